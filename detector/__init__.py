@@ -1,0 +1,1 @@
+"""ofuwatch: watches the efficiency of training jobs on GPU fleets."""

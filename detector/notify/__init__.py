@@ -1,0 +1,1 @@
+"""Delivery: from the durable outbox to people and machines."""

@@ -1,0 +1,1 @@
+"""Redis and files: histories, state, incidents and the outbox. The only home of `redis`."""
