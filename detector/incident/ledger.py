@@ -97,3 +97,40 @@ class Commit:
     incidents: tuple[Incident, ...] = ()
     notices: tuple[Notice, ...] = ()
     actions_done: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A lane that one dispatcher holds for a while.
+
+    Attributes
+    ----------
+    notices
+        What waits in the lane, oldest first (at most 100).
+    token
+        Proof of the claim; a store refuses to finish a claim that has run out or passed on.
+    receipt
+        What the receiver last left for this incident, see ``notify.receiver.Sent.receipt``.
+    attempts
+        Failed tries at the lane's head so far.
+    maybe_sent
+        The last try ended without an answer.
+    """
+
+    receiver: str
+    lane: str
+    shard: int
+    token: str
+    notices: tuple[Notice, ...]
+    receipt: str | None = None
+    attempts: int = 0
+    maybe_sent: bool = False
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A notice that its receiver will never accept, kept until a person replays or drops it."""
+
+    notice: Notice
+    reason: str
+    attempts: int
+    time_ms: int
