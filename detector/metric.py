@@ -13,7 +13,8 @@ class Metric:
     name
         The catalogue's name, used in code, models, rules and charts.
     field
-        The field's name in a stream entry ``ofu:{<job>}:s``.
+        The field's name in a stream entry ``ofu:{<job>}:s``; empty for a metric that is
+        derived from others when it is needed and never stored.
     unit
         ``ratio`` (0..1), ``MHz``, ``W``, ``1/s``, ``B/s`` or ``count``.
     low, high
@@ -48,7 +49,11 @@ _ENTRIES = (
     # are what mfu_ofu_divergence is about.
     Metric(name="mfu", field="mfu", unit="ratio", low=0.0, high=10.0, title="reported MFU"),
     Metric(name="tokens", field="tokens", unit="1/s", low=0.0, high=1e12, title="tokens/s"),
+    Metric(name="mfu_ratio", field="", unit="ratio", low=0.0, high=1e3,
+           title="reported MFU / MFU that OFU implies"),
+    Metric(name="valid", field="", unit="ratio", low=0.0, high=1.0,
+           title="share of usable samples"),
 )  # fmt: skip
 
 METRICS = MappingProxyType({entry.name: entry for entry in _ENTRIES})
-FIELDS = MappingProxyType({entry.field: entry for entry in _ENTRIES})
+FIELDS = MappingProxyType({entry.field: entry for entry in _ENTRIES if entry.field})

@@ -1,0 +1,186 @@
+"""A watch: one model's columns, which jobs they belong to, and their state."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import msgspec
+import numpy as np
+
+from detector.analysis.baselines import Model, State, accept, append, empty, pack, put, take, unpack
+from detector.analysis.candidate import fold
+from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, Shift
+from detector.series import Batch, FloatArray, IntArray, Panel
+
+Confirm = Callable[[str, Candidate], Confirmed | Rejected]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """The columns that one model holds to their own past. ``jobs[k]`` owns column k."""
+
+    model: Model
+    jobs: tuple[str, ...]
+    state: State
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Job -> its column."""
+        return {job: column for column, job in enumerate(self.jobs)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What came of new samples, by job, and the watch after them."""
+
+    watch: Watch
+    outcomes: tuple[tuple[str, Candidate, Confirmed | Rejected], ...] = ()
+    recoveries: tuple[tuple[str, Recovery], ...] = ()
+    shifts: tuple[tuple[str, Shift], ...] = ()
+    poisoned: Mapping[str, str] = field(default_factory=dict)
+
+
+def start(model: Model) -> Watch:
+    """Return a watch that has seen nothing."""
+    return Watch(model=model, jobs=(), state=empty(model.baseline, 0))
+
+
+def observe(watch: Watch, batch: Batch, values: FloatArray | None, *, confirm: Confirm) -> Observed:
+    """Fold the batch's samples of the watch's metric and verify what stands out.
+
+    Parameters
+    ----------
+    values
+        The metric's values, aligned with the batch's entries; None when it has none.
+    confirm
+        Verifies the candidate of a job.
+
+    Notes
+    -----
+    A job enters the watch with the first entry that says something about its metric: a finite
+    value, or for ``valid`` the first unusable entry. From then on each of its entries counts.
+    """
+    if values is None or not len(values):
+        return Observed(watch=watch)
+    telling = values < 1.0 if watch.model.metric == "valid" else np.isfinite(values)
+    known = np.fromiter((job in watch.index for job in batch.jobs), bool, len(batch.jobs))
+    known[batch.job[telling]] = True
+    # An OFU entry without a usable value still moves the job's time on; a job that reports
+    # MFU or tokens at every sixth entry has no sample of them at the other five.
+    use = known[batch.job] & (telling | (watch.model.metric in ("ofu", "valid")))
+    if not use.any():
+        return Observed(watch=watch)
+    present = np.unique(batch.job[use])
+    watch = _with_jobs(watch, [batch.jobs[k] for k in present])
+    columns = np.fromiter((watch.index[batch.jobs[k]] for k in present), np.int64, len(present))
+    local = np.searchsorted(present, batch.job[use])
+    panel = _panel(local, batch.times_ms[use], values[use], columns=len(present))
+    return _fold_isolated(watch, columns, panel, confirm=confirm)
+
+
+def accepted(watch: Watch, jobs: Iterable[str]) -> Watch:
+    """Return the watch after people said that these jobs' present level is the right one."""
+    columns = [watch.index[job] for job in jobs if job in watch.index]
+    if not columns:
+        return watch
+    state = accept(watch.model.baseline, watch.state, np.array(columns, np.int64))
+    return replace(watch, state=state)
+
+
+def without(watch: Watch, jobs: Collection[str]) -> Watch:
+    """Return the watch without the columns of ``jobs``."""
+    if not any(job in watch.index for job in jobs):
+        return watch
+    keep = [k for k, job in enumerate(watch.jobs) if job not in jobs]
+    return Watch(
+        model=watch.model,
+        jobs=tuple(watch.jobs[k] for k in keep),
+        state=take(watch.state, np.array(keep, np.int64)),
+    )
+
+
+def packed(watch: Watch, jobs: Iterable[str]) -> bytes:
+    """Return the state of ``jobs`` as bytes that :func:`restored` reads back."""
+    mine = [job for job in jobs if job in watch.index]
+    columns = np.array([watch.index[job] for job in mine], np.int64)
+    return msgspec.msgpack.encode((mine, pack(take(watch.state, columns))))
+
+
+def restored(watch: Watch, blob: bytes) -> Watch:
+    """Return the watch with the jobs of a packed state added.
+
+    Raises
+    ------
+    ValueError
+        When the blob was written by another version of the model's baseline.
+    """
+    jobs, state = msgspec.msgpack.decode(blob, type=tuple[tuple[str, ...], bytes])
+    more = unpack(watch.model.baseline, state)
+    return replace(watch, jobs=watch.jobs + jobs, state=append(watch.state, more))
+
+
+def _with_jobs(watch: Watch, jobs: Iterable[str]) -> Watch:
+    new = tuple(job for job in jobs if job not in watch.index)
+    if not new:
+        return watch
+    state = append(watch.state, empty(watch.model.baseline, len(new)))
+    return replace(watch, jobs=watch.jobs + new, state=state)
+
+
+def _panel(column: IntArray, times_ms: IntArray, values: FloatArray, *, columns: int) -> Panel:
+    """Place flat entries, sorted by column and time, each column's k-th into row k."""
+    first = np.searchsorted(column, np.arange(columns))
+    row = np.arange(len(column)) - first[column]
+    shape = (int(row.max()) + 1, columns)
+    times = np.zeros(shape, np.int64)
+    matrix = np.full(shape, np.nan)
+    times[row, column] = times_ms
+    matrix[row, column] = values
+    return Panel(times_ms=times, values=matrix)
+
+
+def _fold_isolated(watch: Watch, columns: IntArray, panel: Panel, *, confirm: Confirm) -> Observed:
+    """Fold; when a column breaks the fold, find it by halving, and judge all the others.
+
+    The broken column keeps the state it had, so that nothing false is learnt from it. OSError
+    is the store's (a window could not be read): it stops the pass, which is then repeated.
+    """
+    everything = len(columns) == len(watch.jobs) and bool((np.diff(columns) == 1).all())
+    part = watch.state if everything else take(watch.state, columns)
+    jobs = [watch.jobs[k] for k in columns]
+    try:
+        folded = fold(watch.model, part, panel, lambda k, candidate: confirm(jobs[k], candidate))
+    except OSError:
+        raise
+    except Exception as exception:
+        if len(columns) == 1:
+            reason = f"{type(exception).__name__}: {exception}"
+            return Observed(watch=watch, poisoned={jobs[0]: reason})
+        half = len(columns) // 2
+        left = _fold_isolated(watch, columns[:half], _slice(panel, 0, half), confirm=confirm)
+        right = _fold_isolated(
+            left.watch, columns[half:], _slice(panel, half, len(columns)), confirm=confirm
+        )
+        return _joined(left, right)
+    state = folded.state if everything else put(watch.state, columns, folded.state)
+    return Observed(
+        watch=replace(watch, state=state),
+        outcomes=tuple((jobs[k], candidate, out) for k, candidate, out in folded.outcomes),
+        recoveries=tuple((jobs[item.column], item) for item in folded.recoveries),
+        shifts=tuple((jobs[item.column], item) for item in folded.shifts),
+    )
+
+
+def _slice(panel: Panel, start_column: int, end_column: int) -> Panel:
+    columns = slice(start_column, end_column)
+    return Panel(times_ms=panel.times_ms[:, columns], values=panel.values[:, columns])
+
+
+def _joined(left: Observed, right: Observed) -> Observed:
+    return Observed(
+        watch=right.watch,
+        outcomes=left.outcomes + right.outcomes,
+        recoveries=left.recoveries + right.recoveries,
+        shifts=left.shifts + right.shifts,
+        poisoned={**left.poisoned, **right.poisoned},
+    )
