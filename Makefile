@@ -21,7 +21,8 @@ help:
 	@echo "make clean       remove .venv and everything that was generated"
 
 setup:
-	@for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+	@if $(BIN)/python scripts/bootstrap.py current 2>/dev/null; then exit 0; fi; \
+	for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
 	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	        exec "$$python" scripts/bootstrap.py; \
 	    fi; \

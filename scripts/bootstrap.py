@@ -1,6 +1,7 @@
 """Makes the project's own .venv, and its locks. Standard library only: it runs before all else.
 
 ``bootstrap.py`` makes or repairs the environment, and returns at once when nothing changed;
+``bootstrap.py current`` only says, by its exit code, whether anything changed;
 ``bootstrap.py lock`` writes requirements/*.txt anew from pyproject.toml;
 ``bootstrap.py lock-check`` says whether pyproject.toml changed since they were written.
 Nothing is installed outside ``.venv``; no right of root is needed.
@@ -36,12 +37,14 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case []:
             return ensure()
+        case ["current"]:
+            return 0 if is_current() else 1
         case ["lock"]:
             return lock()
         case ["lock-check"]:
             return lock_check()
         case _:
-            return complain("usage: bootstrap.py [lock | lock-check]")
+            return complain("usage: bootstrap.py [current | lock | lock-check]")
 
 
 def ensure() -> int:
@@ -82,10 +85,10 @@ def install() -> int:
     STAMP.unlink(missing_ok=True)
     UNFINISHED.touch()
     say("installing the locked packages into .venv (about 700 MB on disk, only this once)")
-    pip = (str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--require-hashes")
     uv = (str(UV), "pip")
     steps = (
-        (*pip, "--quiet", "-r", "requirements/uv.txt"),
+        (str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--quiet",
+         "install", "--require-hashes", "-r", "requirements/uv.txt"),
         (*uv, "sync", "--python", str(PYTHON), "--require-hashes", "requirements/dev.txt"),
         # The project itself, editable. Its build needs hatchling, which the lock holds:
         # without isolation nothing is fetched that the lock does not name.
@@ -105,7 +108,7 @@ def install() -> int:
 
 
 def is_sound() -> bool:
-    """Whether .venv can be built upon: no set-up broke off in it, and its Python and pip run."""
+    """Whether .venv can be built upon: no set-up broke off in it; its Python and pip run."""
     if UNFINISHED.exists() or not PYTHON.exists():
         return False
     probe = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
