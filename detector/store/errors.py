@@ -63,7 +63,7 @@ _BY_CODE = {
 }
 
 
-class StoreError(Exception):
+class StoreError(OSError):
     """The store could not do what was asked; the message is one line and says what to do."""
 
     def __init__(self, message: str, *, kind: Trouble = Trouble.OTHER) -> None:
