@@ -176,6 +176,9 @@ def _fields(incident: Incident, now_ms: int) -> list[str]:
     seen = span_text(incident.detected_ms - incident.onset_ms)
     half_ms = (incident.onset_high_ms - incident.onset_low_ms) // 2
     about = f" ± {span_text(half_ms)}" if half_ms >= 1000 else ""
+    until = f"seen after {seen}"
+    if incident.resolved_ms is not None:
+        until = f"until {_slack_time(incident.resolved_ms)}"
     certain = f"{sure_text(incident.confidence)} that it changed"
     if incident.attribution_confidence is not None and incident.gpus:
         certain += f", {sure_text(incident.attribution_confidence)} that it is these GPUs"
@@ -183,7 +186,7 @@ def _fields(incident: Incident, now_ms: int) -> list[str]:
     entries = {
         "Before → after": levels_text(incident),
         "Waste": waste_text(incident, until_ms=now_ms),
-        "Since": f"{_slack_time(incident.onset_ms)}{about}, seen after {seen}",
+        "Since": f"{_slack_time(incident.onset_ms)}{about}, {until}",
         "Where": escape(where_text(incident), 800),
         "How sure": certain,
         "Owner": " · ".join(escape(name, 100) for name in people) or "not known",
