@@ -7,7 +7,17 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from detector.analysis.baselines import Model, State, accept, append, empty, pack, put, take, unpack
+from detector.analysis.baselines import (
+    Model,
+    State,
+    accept,
+    append,
+    empty,
+    pack,
+    put,
+    take,
+    unpack,
+)
 from detector.analysis.candidate import fold
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, Shift
 from detector.series import Batch, FloatArray, IntArray, Panel
@@ -45,7 +55,9 @@ def start(model: Model) -> Watch:
     return Watch(model=model, jobs=(), state=empty(model.baseline, 0))
 
 
-def observe(watch: Watch, batch: Batch, values: FloatArray | None, *, confirm: Confirm) -> Observed:
+def observe(
+    watch: Watch, batch: Batch, values: FloatArray | None, *, confirm: Confirm
+) -> Observed:
     """Fold the batch's samples of the watch's metric and verify what stands out.
 
     Parameters
@@ -70,11 +82,13 @@ def observe(watch: Watch, batch: Batch, values: FloatArray | None, *, confirm: C
     use = known[batch.job] & (telling | (watch.model.metric in ("ofu", "valid")))
     if not use.any():
         return Observed(watch=watch)
-    present = np.unique(batch.job[use])
-    watch = _with_jobs(watch, [batch.jobs[k] for k in present])
-    columns = np.fromiter((watch.index[batch.jobs[k]] for k in present), np.int64, len(present))
-    local = np.searchsorted(present, batch.job[use])
-    panel = _panel(local, batch.times_ms[use], values[use], columns=len(present))
+    watch = _with_jobs(watch, [batch.jobs[k] for k in np.unique(batch.job[use])])
+    lookup = np.fromiter((watch.index.get(job, -1) for job in batch.jobs), np.int64, len(known))
+    column = lookup[batch.job[use]]
+    order = np.argsort(column, kind="stable")
+    columns, local = np.unique(column[order], return_inverse=True)
+    times_ms, values = batch.times_ms[use][order], values[use][order]
+    panel = _panel(local, times_ms, values, columns=len(columns))
     return _fold_isolated(watch, columns, panel, confirm=confirm)
 
 
@@ -139,7 +153,9 @@ def _panel(column: IntArray, times_ms: IntArray, values: FloatArray, *, columns:
     return Panel(times_ms=times, values=matrix)
 
 
-def _fold_isolated(watch: Watch, columns: IntArray, panel: Panel, *, confirm: Confirm) -> Observed:
+def _fold_isolated(
+    watch: Watch, columns: IntArray, panel: Panel, *, confirm: Confirm
+) -> Observed:
     """Fold; when a column breaks the fold, find it by halving, and judge all the others.
 
     The broken column keeps the state it had, so that nothing false is learnt from it. OSError
@@ -149,7 +165,9 @@ def _fold_isolated(watch: Watch, columns: IntArray, panel: Panel, *, confirm: Co
     part = watch.state if everything else take(watch.state, columns)
     jobs = [watch.jobs[k] for k in columns]
     try:
-        folded = fold(watch.model, part, panel, lambda k, candidate: confirm(jobs[k], candidate))
+        folded = fold(
+            watch.model, part, panel, lambda k, candidate: confirm(jobs[k], candidate)
+        )
     except OSError:
         raise
     except Exception as exception:
