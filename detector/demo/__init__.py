@@ -1,0 +1,1 @@
+"""The demonstration: recordings, a made-up fleet, and receivers on this machine."""
