@@ -1,0 +1,115 @@
+"""Stores that live in memory: what a replay runs on instead of Redis."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from detector.fleet import Job
+from detector.incident.incident import Incident
+from detector.incident.ledger import Action, Commit, Saved
+from detector.series import Batch, Window
+
+
+class MemoryHistories:
+    """Histories that were read whole, handed out in slices as a live store would."""
+
+    def __init__(
+        self,
+        recordings: Mapping[str, Window],
+        *,
+        jobs: Mapping[str, Job],
+        slice_entries: int = 360,
+    ) -> None:
+        self._recordings = recordings
+        self._jobs = jobs
+        self._slice = slice_entries
+
+    def increments(self, cursors: Mapping[str, int], *, now_ms: int) -> Batch:
+        """Return at most a slice of each job's entries after its cursor, up to ``now_ms``."""
+        parts: list[tuple[str, Window, int, int]] = []
+        more = False
+        for job, recording in self._recordings.items():
+            after = cursors.get(job)
+            first = 0
+            if after is not None:
+                first = int(np.searchsorted(recording.times_ms, after, side="right"))
+            end = int(np.searchsorted(recording.times_ms, now_ms, side="right"))
+            last = min(end, first + self._slice)
+            more |= last < end
+            if last > first:
+                parts.append((job, recording, first, last))
+        return _batch(parts, more=more)
+
+    def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
+        """Return the recording's part in ``[start_ms, end_ms)``."""
+        recording = self._recordings[job]
+        first, last = np.searchsorted(recording.times_ms, [start_ms, end_ms])
+        part = slice(int(first), int(last))
+        return Window(
+            times_ms=recording.times_ms[part],
+            fields={name: values[part] for name, values in recording.fields.items()},
+            gpus=None if recording.gpus is None else recording.gpus[part],
+            events=tuple(
+                event
+                for event in recording.events
+                if event.span.start_ms < end_ms and event.span.end_ms >= start_ms
+            ),
+        )
+
+    def describe(self, job: str) -> Job:
+        """Return who the job is."""
+        return self._jobs[job]
+
+
+class MemoryLedger:
+    """A ledger that keeps the newest revision of every incident, and all that was owed."""
+
+    def __init__(self) -> None:
+        self._saved: dict[int, Saved] = {}
+        self.incidents: dict[str, Incident] = {}
+
+    def load(self, shards: Collection[int]) -> Iterable[Saved]:
+        """Return what was last committed of each shard."""
+        return [self._saved[shard] for shard in shards if shard in self._saved]
+
+    def actions(self, shards: Collection[int]) -> Mapping[int, Sequence[Action]]:
+        """Return nothing: nobody is there to ask for anything."""
+        del shards
+        return {}
+
+    def commit(self, commits: Sequence[Commit]) -> None:
+        """Keep each incident's revision that is above the one it has."""
+        for commit in commits:
+            for incident in commit.incidents:
+                known = self.incidents.get(incident.id)
+                if known is None or incident.revision > known.revision:
+                    self.incidents[incident.id] = incident
+            self._saved[commit.shard] = Saved(
+                shard=commit.shard,
+                states=commit.states or {},
+                cursors=commit.cursors or {},
+                incidents=tuple(
+                    item for item in self.incidents.values() if item in commit.incidents
+                ),
+            )
+
+
+def _batch(parts: Sequence[tuple[str, Window, int, int]], *, more: bool) -> Batch:
+    names = sorted({name for _, recording, _, _ in parts for name in recording.fields})
+    lengths = [last - first for _, _, first, last in parts]
+    total = sum(lengths)
+    times = np.empty(total, np.int64)
+    fields = {name: np.full(total, np.nan) for name in {"ofu", *names}}
+    at = 0
+    for (_, recording, first, last), length in zip(parts, lengths, strict=True):
+        times[at : at + length] = recording.times_ms[first:last]
+        for name, values in recording.fields.items():
+            fields[name][at : at + length] = values[first:last]
+        at += length
+    return Batch(
+        jobs=tuple(job for job, _, _, _ in parts),
+        job=np.repeat(np.arange(len(parts)), lengths),
+        times_ms=times,
+        fields=fields,
+        more=more,
+    )
