@@ -1,0 +1,93 @@
+"""The judge: a confirmed change and its window become a finding that people can read."""
+
+from dataclasses import dataclass
+
+from detector.analysis.baselines import Model
+from detector.analysis.change import Confirmed
+from detector.analysis.features import Evidence, measure
+from detector.analysis.ofu import GpuModel, GpuTable
+from detector.analysis.peers import attribute, inside
+from detector.analysis.rules import Rule, Verdict, evaluate, summarise
+from detector.fleet import Gpu, Job
+from detector.series import Interval, Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What an operator may edit: how metrics are held to their past, and what changes mean."""
+
+    models: tuple[Model, ...]
+    rules: tuple[Rule, ...]
+    gpus: GpuTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A confirmed change, what it is, and on which GPUs.
+
+    Attributes
+    ----------
+    gpus
+        The GPUs that fell by themselves, worst first; empty when it is the whole job.
+    attribution_confidence, gpus_total
+        None when too few GPUs report to tell.
+    before_samples, after_samples
+        How many samples of the changed metric were compared.
+    """
+
+    change: Confirmed
+    verdict: Verdict
+    evidence: Evidence
+    gpus: tuple[Gpu, ...]
+    attribution_confidence: float | None
+    gpus_total: int | None
+    before_samples: int
+    after_samples: int
+    summary: str
+
+
+def judge(
+    change: Confirmed,
+    window: Window,
+    job: Job,
+    gpu: GpuModel | None,
+    rules: tuple[Rule, ...],
+    *,
+    family: str,
+) -> Finding:
+    """Return what a confirmed change means: evidence, verdict, and whose it is.
+
+    Parameters
+    ----------
+    window
+        The job's history about the change, as verification saw it.
+    family
+        The family of the model whose metric changed.
+    """
+    evidence = measure(change, window, job, gpu)
+    verdict = evaluate(rules, evidence, metric=change.metric, family=family)
+    whose = attribute(change, window)
+    return Finding(
+        change=change,
+        verdict=verdict,
+        evidence=evidence,
+        gpus=tuple(_gpu(job, place) for place in whose.gpus) if whose else (),
+        attribution_confidence=whose.confidence if whose and whose.gpus else None,
+        gpus_total=whose.total if whose else None,
+        before_samples=_samples(change, window, change.before_span),
+        after_samples=_samples(change, window, change.after_span),
+        summary=summarise(verdict.rule, evidence),
+    )
+
+
+def _gpu(job: Job, place: int) -> Gpu:
+    """The roster's GPU, or one known by its place alone where the job has no roster."""
+    return job.roster[place] if place < len(job.roster) else Gpu(uuid="", index=place)
+
+
+def _samples(change: Confirmed, window: Window, span: Interval) -> int:
+    """How many usable samples of the changed metric a span holds."""
+    series = window.series(change.metric)
+    if series is None:
+        return 0
+    return int(inside(series.times_ms, span, change.excluded).sum())

@@ -1,0 +1,159 @@
+"""Which GPUs of a job fell: against their own past and against their peers, both at once.
+
+The lowest GPU is no culprit for being lowest: pipeline stages and mixed hosts differ all the
+time. So each GPU is first put over its own level before the change, then over the median GPU
+at the same moment; what is left moves only when this GPU alone does.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from detector.analysis.change import Confirmed
+from detector.series import FloatArray, IntArray, Interval, Window
+
+Mask = npt.NDArray[np.bool_]
+
+# A median over fewer GPUs can be the culprit's own value.
+_LEAST_GPUS = 4
+# A median of fewer samples is no better than its worst one.
+_LEAST_SAMPLES = 3
+# Chosen: less than this against the peers is not worth anybody's walk to a node, and it is
+# above the 2-4 % by which healthy workers of pai_job2 wander against each other.
+_LEAST_FALL = 0.05
+# Robust z. Among 10,000 GPUs of one job 0.3 exceed 4 by chance, of a normal spread.
+_LEAST_Z = 4.0
+# More than this share fell together: something they share, and the job's matter as a whole.
+_MOST_SHARE = 0.25
+# The median GPU stands still: quotients with it say nothing.
+_STANDSTILL = 0.05
+_MAD_TO_SIGMA = 1.4826  # of a normal distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """Whose change it is.
+
+    Attributes
+    ----------
+    gpus
+        Places in the roster, worst first; empty when it is the whole job's or nobody's.
+    confidence
+        0..1: how far the named stand apart from the next. 1 - (fall of the worst GPU that
+        is not named) / (fall of the mildest that is); 0 when nobody is named.
+    total
+        How many GPUs could be judged.
+    fallen
+        How many fell clearly more than the median GPU, even where they are too many to name.
+    """
+
+    gpus: tuple[int, ...]
+    confidence: float
+    total: int
+    fallen: int
+
+
+def attribute(change: Confirmed, window: Window) -> Attribution | None:
+    """Return the GPUs that fell by themselves, or None when too few report to tell.
+
+    Notes
+    -----
+    Fall of GPU g: the median after the onset less the median before it of
+    ``x_g / own level before / median GPU at that moment``. Clear is a fall of more than 5 %
+    and more than 4 times the scale, which joins the GPU's own wander before the onset and
+    the spread of all falls.
+    """
+    if window.gpus is None:
+        return None
+    before = inside(window.times_ms, change.before_span, change.excluded)
+    after = inside(window.times_ms, change.after_span, change.excluded)
+    x = window.gpus
+    usable = (_count(x[before]) >= _LEAST_SAMPLES) & (_count(x[after]) >= _LEAST_SAMPLES)
+    usable[usable] = np.nanmedian(x[before][:, usable], axis=0) > 0
+    places = np.flatnonzero(usable)
+    if len(places) < _LEAST_GPUS:
+        return None
+    y = x[:, places] / np.nanmedian(x[before][:, places], axis=0)
+    past, present = _against_peers(y[before]), _against_peers(y[after])
+    if min(_count(past).min(), _count(present).min()) < _LEAST_SAMPLES:
+        return None
+    fall = np.nanmedian(present, axis=0) - np.nanmedian(past, axis=0)
+    spread = _MAD_TO_SIGMA * float(np.median(np.abs(fall - np.median(fall))))
+    scale = np.hypot(_wander(past, length=len(present)), spread)
+    clear = (fall < -_LEAST_FALL) & (fall < -_LEAST_Z * scale)
+    return _named(fall, clear, places)
+
+
+def spread_over_gpus(values: FloatArray) -> float | None:
+    """Return the robust relative spread of the GPUs' medians; None for too few GPUs.
+
+    Parameters
+    ----------
+    values
+        OFU, shape ``(samples, gpus)``; NaN is no data.
+    """
+    levels = np.array([np.median(v) for v in (c[np.isfinite(c)] for c in values.T) if len(v)])
+    if len(levels) < _LEAST_GPUS or np.median(levels) <= 0:
+        return None
+    middle = float(np.median(levels))
+    return _MAD_TO_SIGMA * float(np.median(np.abs(levels - middle))) / middle
+
+
+def inside(times_ms: IntArray, span: Interval, excluded: tuple[Interval, ...]) -> Mask:
+    """Return which samples lie in ``span`` and in none of ``excluded``. Shape ``(n,)``."""
+    chosen = (times_ms >= span.start_ms) & (times_ms < span.end_ms)
+    for hole in excluded:
+        chosen &= (times_ms < hole.start_ms) | (times_ms >= hole.end_ms)
+    return chosen
+
+
+def _count(values: FloatArray) -> IntArray:
+    count: IntArray = np.isfinite(values).sum(axis=0).astype(np.int64)
+    return count
+
+
+def _against_peers(y: FloatArray) -> FloatArray:
+    """Each row over its median GPU; rows in which that one stands still are left out."""
+    known: FloatArray = y[np.isfinite(y).sum(axis=1) >= _LEAST_GPUS]
+    if not len(known):
+        return known
+    middle = np.nanmedian(known, axis=1)
+    moving = middle > _STANDSTILL
+    quotient: FloatArray = known[moving] / middle[moving, None]
+    return quotient
+
+
+def _wander(past: FloatArray, *, length: int) -> FloatArray:
+    """How much each GPU's median over ``length`` samples moves by itself. Shape ``(g,)``.
+
+    The spread of medians of chunks, since samples that lean on each other make
+    ``sigma / sqrt(n)`` far too small. At least six chunks, shorter ones if need be: that errs
+    on the side of naming nobody.
+    """
+    size = max(1, min(length, len(past) // 6))
+    chunks = [past[k : k + size] for k in range(0, len(past) - size + 1, size)]
+    medians = np.array(
+        [
+            [np.median(v) if len(v) else np.nan for v in (c[np.isfinite(c)] for c in chunk.T)]
+            for chunk in chunks
+        ]
+    )
+    middle = np.nanmedian(medians, axis=0)
+    wander: FloatArray = _MAD_TO_SIGMA * np.nanmedian(np.abs(medians - middle), axis=0)
+    return wander
+
+
+def _named(fall: FloatArray, clear: Mask, places: IntArray) -> Attribution:
+    fallen, total = int(clear.sum()), len(places)
+    if fallen == 0 or fallen > _MOST_SHARE * total:
+        return Attribution(gpus=(), confidence=0.0, total=total, fallen=fallen)
+    worst_first = np.flatnonzero(clear)[np.argsort(fall[clear], kind="stable")]
+    next_fall = max(0.0, -float(fall[~clear].min()))
+    apart = 1.0 - next_fall / -float(fall[clear].max())
+    return Attribution(
+        gpus=tuple(int(places[k]) for k in worst_first),
+        confidence=round(min(1.0, max(0.0, apart)), 3),
+        total=total,
+        fallen=fallen,
+    )
