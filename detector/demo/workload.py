@@ -29,8 +29,8 @@ class GpuModel:
 
 # Clocks as in models/gpus.toml, which has their sources; the generator needs no more.
 GPU_MODELS = (
-    GpuModel(name="H100 SXM", max_mhz=1980.0, tensor_mhz=1830.0),
-    GpuModel(name="A100 SXM", max_mhz=1410.0, tensor_mhz=1410.0),
+    GpuModel(name="H100-SXM", max_mhz=1980.0, tensor_mhz=1830.0),
+    GpuModel(name="A100-SXM", max_mhz=1410.0, tensor_mhz=1410.0),
     GpuModel(name="H200", max_mhz=1980.0, tensor_mhz=1830.0),
 )
 
