@@ -5,6 +5,8 @@ escaped and bounded here, so that no label can mention a channel, make a link or
 past what Slack accepts.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from detector.incident.incident import Incident, State, Transition, TransitionType
@@ -35,6 +37,64 @@ _FIELD = 2_000
 _SECTION = 3_000
 _TEXT = 2_900
 _URL = 2_000
+
+# What our messages are marked with, so that one whose answer was lost can be found again.
+EVENT_TYPE = "ofu_incident"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackMessage:
+    """A transition in Slack's terms.
+
+    Attributes
+    ----------
+    text
+        The whole of it in plain words; what notifications show.
+    blocks
+        The same as Block Kit.
+    metadata
+        Unseen: the event's and the incident's id, and the revision.
+    """
+
+    text: str
+    blocks: list[dict[str, object]]
+    metadata: Mapping[str, object]
+
+    @property
+    def brief(self) -> str:
+        """The first lines of ``text``, for a Slack that takes nothing else."""
+        return "\n".join(self.text.splitlines()[:3])
+
+
+def slack_message(
+    transition: Transition, *, permalink_base: str = "", mention: str = ""
+) -> SlackMessage:
+    """Return the transition's message, told as of its own time: each try says the same.
+
+    A mention is used for a critical incident that nobody has taken, and never at an end.
+    """
+    incident, now_ms = transition.incident, transition.time_ms
+    base = permalink_base.rstrip("/")
+    permalink = f"{base}/i/{incident.id}" if base else ""
+    called = mention if incident.severity == "critical" and incident.state is State.OPEN else ""
+    return SlackMessage(
+        text=slack_text(incident, transition.type, now_ms=now_ms, permalink=permalink),
+        blocks=slack_blocks(
+            incident, transition.type, now_ms=now_ms, permalink=permalink, mention=called
+        ),
+        metadata=slack_metadata(transition),
+    )
+
+
+def slack_metadata(transition: Transition) -> dict[str, object]:
+    """Return the mark by which a message of this transition is found again."""
+    incident = transition.incident
+    payload = {
+        "event_id": transition.event_id,
+        "incident_id": incident.id,
+        "revision": incident.revision,
+    }
+    return {"event_type": EVENT_TYPE, "event_payload": payload}
 
 
 def escape(text: str, limit: int = _FIELD) -> str:
@@ -109,9 +169,13 @@ def slack_text(
     return cut("\n".join(filter(None, lines)), _TEXT)
 
 
-def thread_line(incident: Incident, transition_type: TransitionType, *, now_ms: int) -> str:
+def thread_line(
+    incident: Incident, transition_type: TransitionType, *, now_ms: int, mention: str = ""
+) -> str:
     """Return the one line that a transition adds to the message's thread, as mrkdwn."""
     icon, levels = _icon(incident), levels_text(incident)
+    if mention and incident.severity == "critical" and incident.state is State.OPEN:
+        icon = f"{mention} {icon}"
     if incident.state is State.RESOLVED:
         waste = waste_text(incident, until_ms=now_ms)
         return f"{icon} {ending_text(incident)}." + (f" {waste}." if waste else "")
