@@ -65,6 +65,18 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         Names of the other rules that held, most specific first.
     gpus
         The GPUs the change is attributed to; empty when it is the whole job's.
+    gpus_total, hosts_total
+        How many the job has. Its roster is not kept in ``job``: a large job's would make
+        each of its notices half a megabyte.
+    hold_ms, keep_open_ms
+        The rule's ``for`` and ``keep_open`` when it named the incident, so that editing a
+        rule leaves live incidents alone; ``keep_open_ms`` None is the policy's.
+    away
+        Metrics that are off their baseline now: it is over when the last one is back.
+    news_ms
+        Sample time of the last finding or recovery that was folded in; nothing older is news.
+    quiet
+        Its opening was too old to tell when it was first seen, so nobody was told.
     """
 
     id: str
@@ -105,8 +117,14 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...] = ()
     attribution_confidence: float | None = None
     gpus_total: int | None = None
+    hosts_total: int | None = None
     runbook: str = ""
     recommended_action: str = "none"
+    hold_ms: int = 0
+    keep_open_ms: int | None = None
+    away: tuple[str, ...] = ()
+    news_ms: int = 0
+    quiet: bool = False
 
     @property
     def live(self) -> bool:

@@ -1,0 +1,504 @@
+"""The life of incidents: what happens to one job, folded over its incidents.
+
+    found -> pending --for--> open <-> acknowledged --recovered--keep_open--> resolved
+                 |                                                              ^
+                 +--- over before `for` had passed: resolved, nobody told       |
+                                  job ended, a person says so, superseded, expired
+
+A fold: :func:`follow` over a stretch of time equals itself over the stretch's pieces, since a
+hold (``for``, ``keep_open``, ``expire``) falls due at its own time and not when somebody looks.
+Following a history again over the incidents that it gave changes nothing. Pure; all times are
+sample times, but those of actions.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from detector.analysis.judge import Finding
+from detector.fleet import Job
+from detector.incident.incident import (
+    SEVERITIES,
+    Incident,
+    ResolveReason,
+    RuledOut,
+    Severity,
+    State,
+    Transition,
+    TransitionType,
+    incident_id,
+)
+from detector.incident.ledger import Action
+from detector.series import Duration
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table ``[incidents]`` of config.toml.
+
+    Attributes
+    ----------
+    keep_open
+        The level must be back this long before an incident is resolved; a rule may say
+        otherwise. A drop within it is the same incident, flapping.
+    expire
+        An incident that nothing has ended for this long is resolved as ``expired``.
+    max_age
+        What is older than this when it is first seen (after a cold start, say) is recorded
+        and not delivered.
+    """
+
+    # chosen: twelve samples at 10 s; a job that is back in step for so long is back
+    keep_open: Duration = Duration(120_000)
+    # chosen: a week is longer than any on-call shift; what nobody ended by then is a habit
+    expire: Duration = Duration(7 * 86_400_000)
+    # chosen: as much history as a cold start reads
+    max_age: Duration = Duration(6 * 3_600_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A change was confirmed and judged. ``family`` is that of the model whose metric it is."""
+
+    time_ms: int
+    finding: Finding
+    family: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """A metric that had fallen has been back at its level since ``since_ms``."""
+
+    time_ms: int
+    since_ms: int
+    metric: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The job is gone (``job_ended``), or what it says no longer reaches us."""
+
+    time_ms: int
+    reason: ResolveReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """Somebody acknowledges or resolves an incident, at a wall time."""
+
+    time_ms: int
+    action: Action
+
+
+Happening = Found | Recovered | Ended | Acted
+
+# What a person may resolve an incident with; the other reasons are the service's to find.
+_VERDICTS: tuple[ResolveReason, ...] = ("expected_change", "false_positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ignored:
+    """An action that was not carried out, and why."""
+
+    action: Action
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lived:
+    """What became of a job's incidents.
+
+    Attributes
+    ----------
+    incidents
+        All of them, the untouched ones too.
+    changed
+        Those that are new or changed: what the store must write. A pending incident that
+        passed before its time is in here as resolved, with ``opened_ms`` None.
+    transitions
+        What people and machines may be told, oldest first.
+    """
+
+    incidents: tuple[Incident, ...]
+    changed: tuple[Incident, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+    ignored: tuple[Ignored, ...] = ()
+
+
+def follow(
+    incidents: Sequence[Incident],
+    happenings: Iterable[Happening],
+    *,
+    until_ms: int,
+    job: Job,
+    cluster: str,
+    policy: Policy,
+    now_ms: int | None = None,
+) -> Lived:
+    """Return a job's incidents after ``happenings`` and all holds that fell due.
+
+    Parameters
+    ----------
+    incidents
+        The job's, live ones and those resolved lately.
+    happenings
+        What is new, each after the ``until_ms`` of the call before (actions may be late:
+        they take effect at once).
+    until_ms
+        Up to when the job's samples have been seen; holds fall due up to and with it.
+    job
+        Who it is now; changed incidents take it on.
+    now_ms
+        Wall time, for telling old openings (``Policy.max_age``); None tells everything.
+    """
+    life = _Life(incidents, job=job, cluster=cluster, policy=policy, now_ms=now_ms)
+    for happening in sorted(happenings, key=lambda one: one.time_ms):
+        life.pass_time(min(happening.time_ms, until_ms))
+        life.happen(happening)
+    life.pass_time(until_ms)
+    return life.lived()
+
+
+class _Life:
+    """One call of :func:`follow` under way."""
+
+    def __init__(
+        self,
+        incidents: Sequence[Incident],
+        *,
+        job: Job,
+        cluster: str,
+        policy: Policy,
+        now_ms: int | None,
+    ) -> None:
+        self._incidents = {incident.id: incident for incident in incidents}
+        self._job, self._cluster, self._policy, self._now_ms = job, cluster, policy, now_ms
+        self._changed: set[str] = set()
+        self._transitions: list[Transition] = []
+        self._ignored: list[Ignored] = []
+        # What was news before this call: a history that is read again (a cold start) brings
+        # it again. Taken at the start, so that happenings of one moment do not shut out
+        # each other.
+        self._news = {incident.id: incident.news_ms for incident in incidents}
+        self._family_news: dict[tuple[str, bool], int] = {}
+        for incident in incidents:
+            key = (incident.family, incident.shadow)
+            known_ms = self._family_news.get(key, incident.news_ms)
+            self._family_news[key] = max(known_ms, incident.news_ms)
+
+    def lived(self) -> Lived:
+        return Lived(
+            incidents=tuple(self._incidents.values()),
+            changed=tuple(i for i in self._incidents.values() if i.id in self._changed),
+            transitions=tuple(self._transitions),
+            ignored=tuple(self._ignored),
+        )
+
+    def happen(self, happening: Happening) -> None:
+        match happening:
+            case Found():
+                self._found(happening)
+            case Recovered():
+                for incident in self._live():
+                    self._recovered(incident, happening)
+            case Ended():
+                for incident in self._live():
+                    self._resolve(incident, happening.reason, at=happening.time_ms)
+            case Acted():
+                self._acted(happening.action, at=happening.time_ms)
+            case _:
+                assert_never(happening)
+
+    def pass_time(self, until_ms: int) -> None:
+        """Let every hold fall due, each at its own time, up to and with ``until_ms``."""
+        while True:
+            holds = ((self._due(one), one.id) for one in self._live())
+            due_ms, which = min(holds, default=(until_ms + 1, ""))
+            if due_ms > until_ms:
+                return
+            incident = self._incidents[which]
+            if incident.state is State.PENDING:
+                self._open(incident, at=due_ms)
+            elif incident.recovering_ms is not None:
+                self._resolve(incident, "recovered", at=due_ms, over=incident.recovering_ms)
+            else:
+                self._resolve(incident, "expired", at=due_ms)
+
+    def _due(self, incident: Incident) -> int:
+        """When the hold that the incident is under falls due; it is always under one."""
+        if incident.opened_ms is None:
+            return incident.detected_ms + incident.hold_ms
+        if incident.recovering_ms is not None:
+            keep_open_ms = incident.keep_open_ms
+            return incident.recovering_ms + (
+                self._policy.keep_open if keep_open_ms is None else keep_open_ms
+            )
+        return incident.opened_ms + self._policy.expire
+
+    def _live(self) -> tuple[Incident, ...]:
+        return tuple(incident for incident in self._incidents.values() if incident.live)
+
+    # -- what a finding does ---------------------------------------------------------------
+
+    def _found(self, found: Found) -> None:
+        fresh = _incident(found, job=self._job, cluster=self._cluster)
+        family = (fresh.family, fresh.shadow)
+        if fresh.id in self._incidents:
+            return
+        if found.time_ms <= self._family_news.get(family, found.time_ms - 1):
+            return
+        kin = [one for one in self._live() if (one.family, one.shadow) == family]
+        if not kin:
+            self._begin(fresh, at=found.time_ms)
+        elif _same_trouble(kin[0], fresh):
+            self._merge(kin[0], fresh, at=found.time_ms)
+        elif _flap(kin[0], fresh):
+            self._flap(kin[0], fresh, at=found.time_ms)
+        else:
+            self._supersede(kin[0], fresh, at=found.time_ms)
+
+    def _begin(self, fresh: Incident, *, at: int) -> None:
+        if fresh.detected_ms + fresh.hold_ms > at:
+            self._record(fresh)
+        else:
+            self._open(fresh, at=at)
+
+    def _supersede(self, old: Incident, fresh: Incident, *, at: int) -> None:
+        """A further drop. It needs no hold of its own: that the job is in trouble is known."""
+        self._resolve(old, "superseded", at=at, over=max(old.onset_ms, fresh.onset_ms))
+        if old.opened_ms is None:
+            self._begin(fresh, at=at)
+        else:
+            self._open(replace(fresh, supersedes=old.id), at=at)
+
+    def _merge(self, known: Incident, fresh: Incident, *, at: int) -> None:
+        """Another metric of the same trouble: its evidence fills what the first left open."""
+        placed = known if known.gpus else fresh
+        merged = replace(
+            known,
+            away=(*known.away, fresh.metric),
+            recovering_ms=None,
+            features=_filled(known.features, fresh.features),
+            runners_up=_with(known, fresh.rule),
+            gpus=placed.gpus,
+            attribution_confidence=placed.attribution_confidence,
+        )
+        told = (merged.features, merged.runners_up, merged.gpus)
+        news = told != (known.features, known.runners_up, known.gpus)
+        self._raise(merged, fresh, at=at, otherwise="updated" if news else None)
+
+    def _flap(self, known: Incident, fresh: Incident, *, at: int) -> None:
+        """Down again while it was coming back: the same incident, one flap more."""
+        flapped = replace(
+            known,
+            away=(fresh.metric,),
+            recovering_ms=None,
+            flap_count=known.flap_count + 1,
+            features=_filled(fresh.features, known.features),
+        )
+        if fresh.metric == known.metric:
+            flapped = replace(
+                flapped,
+                after=fresh.after,
+                after_samples=fresh.after_samples,
+                relative_change=fresh.relative_change,
+            )
+        self._raise(flapped, fresh, at=at, otherwise="updated")
+
+    def _raise(
+        self,
+        incident: Incident,
+        fresh: Incident,
+        *,
+        at: int,
+        otherwise: TransitionType | None,
+    ) -> None:
+        """Record a later finding's part in the incident: ``escalated`` if it is more severe."""
+        incident = replace(incident, news_ms=at)
+        worse = _rank(fresh.severity) > _rank(incident.severity)
+        if worse:
+            incident = replace(incident, severity=fresh.severity)
+        if incident.opened_ms is None:
+            self._record(incident)
+        elif worse:
+            # Who was not told of an old opening is told of what happens now.
+            quiet = incident.quiet and self._old(at)
+            self._record(replace(incident, quiet=quiet), "escalated", at=at)
+        else:
+            self._record(incident, otherwise, at=at)
+
+    # -- what ends it ----------------------------------------------------------------------
+
+    def _recovered(self, incident: Incident, back: Recovered) -> None:
+        if back.metric not in incident.away:
+            return
+        if back.time_ms <= self._news.get(incident.id, back.time_ms - 1):
+            return
+        away = tuple(metric for metric in incident.away if metric != back.metric)
+        incident = replace(incident, away=away, news_ms=back.time_ms)
+        since_ms = max(back.since_ms, incident.onset_ms)
+        if away:
+            self._record(incident)
+        elif incident.opened_ms is None:
+            self._resolve(incident, "recovered", at=back.time_ms, over=since_ms)
+        else:
+            incident = replace(incident, recovering_ms=since_ms)
+            if self._due(incident) <= back.time_ms:
+                self._resolve(incident, "recovered", at=back.time_ms, over=since_ms)
+            else:
+                self._record(incident)
+
+    def _acted(self, action: Action, *, at: int) -> None:
+        reason = self._carry_out(action, at=at)
+        if reason:
+            self._ignored.append(Ignored(action=action, reason=reason))
+
+    def _carry_out(self, action: Action, *, at: int) -> str:
+        """Do what somebody asked for and return "", or return why it was not done."""
+        incident = self._incidents.get(action.incident)
+        if incident is None:
+            return "the job has no such incident"
+        if not incident.live:
+            return "the incident is resolved already"
+        match action.verb:
+            case "acknowledge" if incident.state is State.OPEN:
+                acknowledged = replace(
+                    incident,
+                    state=State.ACKNOWLEDGED,
+                    acknowledged_ms=at,
+                    acknowledged_by=action.actor,
+                )
+                self._record(acknowledged, "acknowledged", at=at)
+                return ""
+            case "acknowledge":
+                return f"the incident is {incident.state}, not open"
+            case "resolve":
+                verdicts = [reason for reason in _VERDICTS if reason == action.reason]
+                if not verdicts:
+                    return f"the reason must be one of: {', '.join(_VERDICTS)}"
+                self._resolve(incident, verdicts[0], at=at)
+                return ""
+            case _:
+                return "the verb must be acknowledge or resolve"
+
+    # -- how a step is recorded ------------------------------------------------------------
+
+    def _open(self, incident: Incident, *, at: int) -> None:
+        opened = replace(incident, state=State.OPEN, opened_ms=at, quiet=self._old(at))
+        self._record(opened, "opened", at=at)
+
+    def _resolve(
+        self, incident: Incident, reason: ResolveReason, *, at: int, over: int | None = None
+    ) -> None:
+        """Resolve it at ``at``; ``over`` is when the trouble ended, where that is known."""
+        resolved = replace(
+            incident,
+            state=State.RESOLVED,
+            resolved_ms=at if over is None else over,
+            resolve_reason=reason,
+            away=(),
+        )
+        # What never opened leaves in silence.
+        self._record(resolved, "resolved" if incident.opened_ms is not None else None, at=at)
+
+    def _record(
+        self, incident: Incident, transition: TransitionType | None = None, *, at: int = 0
+    ) -> None:
+        """Keep the incident under its next revision, and the transition if there is one."""
+        known = self._job != Job(id=self._job.id)  # else its hash is gone: keep what we had
+        incident = replace(
+            incident,
+            revision=incident.revision + 1,
+            job=replace(self._job, roster=()) if known else incident.job,
+        )
+        self._incidents[incident.id] = incident
+        self._changed.add(incident.id)
+        if transition is not None:
+            self._transitions.append(Transition(type=transition, time_ms=at, incident=incident))
+
+    def _old(self, time_ms: int) -> bool:
+        return self._now_ms is not None and self._now_ms - time_ms > self._policy.max_age
+
+
+def _incident(found: Found, *, job: Job, cluster: str) -> Incident:
+    """The incident that a finding makes, pending and not yet recorded (revision 0)."""
+    finding, change, rule = found.finding, found.finding.change, found.finding.verdict.rule
+    hosts = len({gpu.host for gpu in job.roster if gpu.host})
+    identity = incident_id(
+        cluster=cluster, job=job.id, kind=rule.kind, onset_ms=change.onset_ms
+    )
+    return Incident(
+        id=identity,
+        cluster=cluster,
+        job=replace(job, roster=()),
+        kind=rule.kind,
+        family=found.family,
+        metric=change.metric,
+        direction=change.direction,
+        cause=change.cause,
+        state=State.PENDING,
+        revision=0,
+        severity=rule.severity,
+        confidence=change.confidence,
+        rule=rule.name,
+        summary=finding.summary,
+        shadow=rule.shadow,
+        onset_ms=change.onset_ms,
+        onset_low_ms=change.onset.start_ms,
+        onset_high_ms=change.onset.end_ms,
+        detected_ms=change.detected_ms,
+        before=change.before,
+        after=change.after,
+        relative_change=change.relative_change,
+        before_samples=finding.before_samples,
+        after_samples=finding.after_samples,
+        features=dict(finding.evidence),
+        runners_up=finding.verdict.runners_up,
+        ruled_out=tuple(RuledOut(rule=r, reason=w) for r, w in finding.verdict.ruled_out),
+        gpus=finding.gpus,
+        attribution_confidence=finding.attribution_confidence,
+        gpus_total=finding.gpus_total or len(job.roster) or None,
+        hosts_total=hosts or None,
+        runbook=rule.runbook,
+        recommended_action=rule.action,
+        hold_ms=rule.hold,
+        keep_open_ms=rule.keep_open,
+        away=(change.metric,),
+        news_ms=found.time_ms,
+    )
+
+
+def _same_trouble(known: Incident, fresh: Incident) -> bool:
+    """Whether a finding only shows in another metric what the incident already tells."""
+    if fresh.metric in known.away:
+        return False  # it had fallen already: this is a further drop
+    if known.recovering_ms is None:
+        return True
+    return fresh.metric != known.metric and fresh.onset_ms < known.recovering_ms
+
+
+def _flap(known: Incident, fresh: Incident) -> bool:
+    """Whether a finding is the incident's own drop again, before it was over."""
+    same = (fresh.kind, fresh.direction) == (known.kind, known.direction)
+    return known.recovering_ms is not None and same
+
+
+def _filled(
+    first: Mapping[str, float | None], second: Mapping[str, float | None]
+) -> dict[str, float | None]:
+    """The features of ``first``, those that it left unknown taken from ``second``."""
+    known = {name: value for name, value in first.items() if value is not None}
+    return {**first, **second, **known}
+
+
+def _with(known: Incident, rule: str) -> tuple[str, ...]:
+    """The incident's runners-up and a further rule that speaks of it."""
+    if rule in (known.rule, *known.runners_up):
+        return known.runners_up
+    return (*known.runners_up, rule)
+
+
+def _rank(severity: Severity) -> int:
+    return SEVERITIES.index(severity)
