@@ -1,0 +1,63 @@
+"""`ofuwatch dlq`: notices that no receiver accepted."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from detector.cli.opening import config_option, opened
+
+
+@click.group()
+def command() -> None:
+    """List, replay or drop notices that their receiver refused for good."""
+
+
+@command.command("list")
+@config_option
+@click.option("--receiver", help="Only this receiver's.")
+def listing(config_file: Path | None, *, receiver: str | None) -> None:
+    """List dead letters, with the reason each receiver gave."""
+    from detector.series import iso
+    from detector.store.outbox import Outbox
+
+    with opened(config_file) as (_, client, keys):
+        letters = Outbox(client, keys).dead_letters(receiver)
+    for letter in letters:
+        transition = letter.notice.transition
+        click.echo(
+            f"{transition.event_id}  {iso(letter.time_ms)}  {letter.notice.receiver}  "
+            f"{transition.type} {transition.incident.id} ({transition.incident.job.title}): "
+            f"{letter.reason}, {letter.attempts} attempts"
+        )
+    if not letters:
+        click.echo("No dead letters.")
+
+
+@command.command("replay")
+@config_option
+@click.option("--receiver", help="Only this receiver's.")
+@click.argument("events", nargs=-1)
+def replay(config_file: Path | None, *, receiver: str | None, events: Sequence[str]) -> None:
+    """Queue dead letters again: all, a receiver's, or the EVENTS named."""
+    from detector.store.outbox import Outbox
+
+    with opened(config_file) as (_, client, keys):
+        count = Outbox(client, keys).replay_dead(
+            receiver, ids=events or None, now_ms=time.time_ns() // 1_000_000
+        )
+    click.echo(f"{count} queued again.")
+
+
+@command.command("drop")
+@config_option
+@click.option("--receiver", help="Only this receiver's.")
+@click.argument("events", nargs=-1, required=True)
+def drop(config_file: Path | None, *, receiver: str | None, events: Sequence[str]) -> None:
+    """Drop the dead letters of EVENTS for good."""
+    from detector.store.outbox import Outbox
+
+    with opened(config_file) as (_, client, keys):
+        count = Outbox(client, keys).drop_dead(receiver, ids=events)
+    click.echo(f"{count} dropped.")

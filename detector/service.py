@@ -1,0 +1,356 @@
+"""The service: what config.toml describes, built and kept running.
+
+Four things go on side by side: the tick reads and judges, the dispatcher delivers, the lease
+is renewed, and the main thread minds the embedded server. They share nothing but Redis. When
+Redis is away each of them says so once and tries again; the fleet's state in memory stays as
+it was.
+"""
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from apscheduler.events import (
+    EVENT_JOB_ERROR,
+    EVENT_JOB_MAX_INSTANCES,
+    EVENT_JOB_MISSED,
+    JobEvent,
+)
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from detector import log
+from detector.analysis.judge import Content
+from detector.config import Config, receivers
+from detector.incident.incident import Transition
+from detector.incident.ledger import SHARDS, Action, Commit, Saved
+from detector.notify.dispatch import Dispatcher
+from detector.notify.receiver import Receiver
+from detector.state import FleetState, restore
+from detector.store import embedded
+from detector.store.connection import Store, open_store
+from detector.store.history import History
+from detector.store.inbox import Inbox
+from detector.store.keys import Keys
+from detector.store.lease import Held, Lease
+from detector.store.ledger import Ledger
+from detector.store.outbox import Outbox
+from detector.store.timeseries import TimeSeries
+from detector.tick import Report, Settings, run
+
+_DELIVER_EVERY_S = 1.0  # chosen: an alert waits at most this long once it is committed
+_RENEW_EVERY_S = 5.0  # a third of the lease's 15 s: two renewals may fail
+_MIND_EVERY_S = 0.5  # how soon a dead embedded server is noticed
+
+
+class LeaseLostError(OSError):
+    """Another process leads now; what this one knows has to be loaded again."""
+
+
+class _Fenced:
+    """The ledger as the leader writes it: with its fences, refusing to go on when stale."""
+
+    def __init__(self, ledger: Ledger, fences: Mapping[int, int]) -> None:
+        self._ledger, self._fences = ledger, fences
+
+    def load(self, shards: Collection[int]) -> Iterable[Saved]:
+        return self._ledger.load(shards)
+
+    def actions(self, shards: Collection[int]) -> Mapping[int, Sequence[Action]]:
+        return self._ledger.actions(shards)
+
+    def commit(self, commits: Sequence[Commit]) -> None:
+        results = self._ledger.commit(commits, fences=self._fences)
+        if any(result.stale for result in results):
+            msg = "another process has taken the lead"
+            raise LeaseLostError(msg)
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """What happened since the start; read by health checks and tests."""
+
+    ticks: int = 0
+    skipped_ticks: int = 0
+    entries: int = 0
+    incidents_opened: int = 0
+    last_tick_ms: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Leading:
+    """What the leader knows; None of it outlives the loss of the lead."""
+
+    fences: Mapping[int, int]
+    state: FleetState
+    passes: int = 0
+    said: set[tuple[str, str]] = field(default_factory=set)
+
+
+class Service:
+    """Watches one fleet. :meth:`run` returns after :meth:`stop`.
+
+    Parameters
+    ----------
+    announce
+        Told of every transition after it was committed, for a terminal.
+    clock
+        Wall time, ms.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        content: Content,
+        *,
+        announce: Callable[[Transition], None] = lambda _: None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._config, self._content = config, content
+        self._announce, self._clock = announce, clock
+        self._log = log.get()
+        self._stopping = threading.Event()
+        self._trouble: dict[str, str] = {}
+        self._held: Held | None = None
+        self._leading: _Leading | None = None
+        self.counters = Counters()
+        self.store = open_store(config.redis)
+        self._build(self.store)
+
+    def _build(self, store: Store) -> None:
+        config, client = self._config, store.client
+        keys = Keys(config.redis.prefix)
+        self._history = History(client, keys, config.history)
+        self._inbox = Inbox(client, keys, self._history, config.inbox)
+        self._timeseries = TimeSeries(client, self._history)
+        self._ledger = Ledger(client, keys)
+        owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._lease = Lease(client, keys, owner)
+        # The dispatcher's thread draws charts: it has a reader of its own.
+        ends: tuple[Receiver, ...] = receivers(
+            config, histories=History(client, keys, config.history)
+        )
+        self._dispatcher = Dispatcher(Outbox(client, keys), ends)
+        self._settings = Settings(
+            cluster=config.cluster,
+            policy=config.incidents,
+            destinations=tuple(item.destination for item in config.receiver),
+            silent=config.tick.silent,
+        )
+
+    def run(self) -> None:
+        """Watch until :meth:`stop`, then put everything down in order."""
+        self._log.info("service_started", store=self.store.chosen, pid=os.getpid())
+        self._renew()
+        scheduler = self._scheduler()
+        scheduler.start()
+        try:
+            while not self._stopping.wait(_MIND_EVERY_S):
+                self._mind_server()
+        finally:
+            scheduler.shutdown(wait=True)
+            self._put_down()
+
+    def stop(self) -> None:
+        """Ask :meth:`run` to end after the pass that is going on."""
+        self._stopping.set()
+
+    def _scheduler(self) -> BackgroundScheduler:
+        scheduler = BackgroundScheduler(
+            timezone=UTC,
+            executors={name: ThreadPoolExecutor(1) for name in ("tick", "deliver", "renew")},
+            # A slow tick skips the next, never overlaps it, and is never dropped for lateness.
+            job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
+        )
+        for name, work, every_s in (
+            ("tick", self.tick, self._config.tick.interval / 1000),
+            ("deliver", self.deliver, _DELIVER_EVERY_S),
+            ("renew", self._renew, _RENEW_EVERY_S),
+        ):
+            scheduler.add_job(
+                work,
+                "interval",
+                seconds=every_s,
+                id=name,
+                executor=name,
+                next_run_time=datetime.now(UTC),
+            )
+        scheduler.add_listener(self._skipped, EVENT_JOB_MAX_INSTANCES | EVENT_JOB_MISSED)
+        scheduler.add_listener(self._failed, EVENT_JOB_ERROR)
+        return scheduler
+
+    def tick(self) -> None:
+        """Judge all that is new, as often as there is more to read, if this process leads."""
+        try:
+            leading = self._lead()
+            while leading is not None and not self._stopping.is_set():
+                if not self._pass(leading):
+                    break
+            self._well("tick")
+        except LeaseLostError:
+            self._log.warning("lead_lost", action="standing by")
+            self._leading = None
+        except OSError as error:
+            self._ill("tick", error)
+
+    def _lead(self) -> _Leading | None:
+        """Return what the leader knows, loaded anew when the lead was taken or retaken."""
+        held = self._held
+        if held is None or len(held.shards) < SHARDS:
+            self._leading = None
+            return None
+        if self._leading is None or self._leading.fences != held.fence:
+            state = restore(self._content, self._ledger.load(range(SHARDS)))
+            self._leading = _Leading(fences=held.fence, state=state)
+            live = sum(i.live for items in state.incidents.values() for i in items)
+            self._log.info("lead_taken", jobs=len(state.cursors), live_incidents=live)
+        return self._leading
+
+    def _pass(self, leading: _Leading) -> bool:
+        """Make one pass; return whether there is more to read."""
+        now_ms = self._clock()
+        self._inbox.drain(now_ms)
+        self._timeseries.copy(now_ms)
+        leading.state, report = run(
+            leading.state,
+            histories=self._history,
+            ledger=_Fenced(self._ledger, leading.fences),
+            content=self._content,
+            settings=self._settings,
+            now_ms=now_ms,
+            checkpoint=self._checkpoint(leading.passes),
+        )
+        leading.passes += 1
+        self._tell(report, leading)
+        self._history.set_aside(report.rejects)
+        self._history.roll_some(now_ms)
+        self.counters.ticks += 1
+        self.counters.entries += report.entries
+        self.counters.last_tick_ms = now_ms
+        return report.more
+
+    def _checkpoint(self, passes: int) -> range:
+        """Return the shards to save now: all of them once in ``[tick] checkpoint``."""
+        every = max(1, self._config.tick.checkpoint // self._config.tick.interval)
+        return range(passes % every, SHARDS, every)
+
+    def _tell(self, report: Report, leading: _Leading) -> None:
+        """Put what a pass did into the log; what repeats is said once."""
+        for reject in report.rejects:
+            if (reject.job, reject.reason) not in leading.said:
+                leading.said.add((reject.job, reject.reason))
+                self._log.warning(
+                    "set_aside",
+                    job=reject.job,
+                    reason=reject.reason,
+                    entry=reject.entry,
+                    detail=reject.detail,
+                )
+        for job, candidate, outcome in report.rejected:
+            self._log.debug(
+                "candidate_rejected", job=job, cause=candidate.cause, reason=outcome.reason
+            )
+        for job, metric, shift in report.shifts:
+            self._log.info(
+                "rise_followed", job=job, metric=metric, before=shift.before, after=shift.after
+            )
+        for transition in report.transitions:
+            incident = transition.incident
+            self.counters.incidents_opened += transition.type == "opened"
+            self._log.info(
+                f"incident_{transition.type}",
+                incident=incident.id,
+                job=incident.job.id,
+                kind=incident.kind,
+                rule=incident.rule,
+                severity=incident.severity,
+                change=round(incident.relative_change, 4),
+                reason=incident.resolve_reason,
+            )
+            self._announce(transition)
+        for transition, receiver, reason in report.withheld:
+            self._log.debug(
+                "notice_withheld",
+                incident=transition.incident.id,
+                receiver=receiver,
+                reason=reason,
+            )
+
+    def deliver(self) -> None:
+        """Send what is due; any process may, since a lane is claimed by one at a time."""
+        try:
+            self._dispatcher.run_once(self._clock())
+            self._well("deliver")
+        except OSError as error:
+            self._ill("deliver", error)
+
+    def _renew(self) -> None:
+        """Renew the lease; who lacks shard 0 does not lead and gives back the rest."""
+        try:
+            held = self._lease.acquire_or_renew(self._clock())
+            if 0 not in held.shards:
+                self._lease.release()
+                if self._held is None or self._held.shards:
+                    self._log.info("standing_by", leader=next(iter(self._lease.owners()), ""))
+                held = Held(fence={}, until_ms=held.until_ms)
+            self._held = held
+            self._well("renew")
+        except OSError as error:
+            self._ill("renew", error)
+
+    def _mind_server(self) -> None:
+        """Start the embedded server again when it died; its data is on disk."""
+        server = self.store.server
+        if server is None or server.alive():
+            return
+        self._log.error("embedded_server_died", action="starting it again")
+        try:
+            server.stop()
+            again = embedded.start(self._config.redis.folder())
+            self.store = Store(client=self.store.client, server=again, chosen=self.store.chosen)
+        except OSError as error:
+            self._ill("embedded", error)
+
+    def _put_down(self) -> None:
+        """Save the state, give back the lead, close the store."""
+        try:
+            if self._leading is not None:
+                run(
+                    self._leading.state,
+                    histories=self._history,
+                    ledger=_Fenced(self._ledger, self._leading.fences),
+                    content=self._content,
+                    settings=self._settings,
+                    now_ms=self._clock(),
+                    checkpoint=range(SHARDS),
+                )
+            self._lease.release()
+        except OSError as error:
+            self._log.warning("state_not_saved", reason=str(error))
+        self.store.close()
+        self._log.info("service_stopped", ticks=self.counters.ticks)
+
+    def _ill(self, part: str, error: OSError) -> None:
+        """Say what is wrong with the store, once for each part and reason."""
+        if self._trouble.get(part) != str(error):
+            self._trouble[part] = str(error)
+            self._log.error(
+                "store_trouble", part=part, reason=str(error), action="trying again"
+            )
+
+    def _well(self, part: str) -> None:
+        if self._trouble.pop(part, None) is not None:
+            self._log.info("store_back", part=part)
+
+    def _skipped(self, event: JobEvent) -> None:
+        if event.job_id == "tick":
+            self.counters.skipped_ticks += 1
+            self._log.warning("tick_skipped", total=self.counters.skipped_ticks)
+
+    def _failed(self, event: JobEvent) -> None:
+        self._log.error("job_failed", job=event.job_id, exc_info=event.exception)
