@@ -1,0 +1,261 @@
+"""What each metric is held to, as folds over panels: one pass equals any cut of it.
+
+A :class:`Model` (one file of ``models/``) names a metric, its baseline and how candidates are
+verified. Three baselines exist: :class:`Level` (a job's own usual level and habits),
+:class:`Ceiling` (as many as there ever were) and :class:`Band` (fixed bounds). All share these
+functions; states go in and new states come out, never changed on the way.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, assert_never
+
+import msgspec
+import numpy as np
+
+from detector.analysis.baselines import band as _band
+from detector.analysis.baselines import ceiling as _ceiling
+from detector.analysis.baselines import excursion as _excursion
+from detector.analysis.baselines import level as _level
+from detector.analysis.baselines import level_fold as _level_fold
+from detector.analysis.baselines import standing as _standing
+from detector.analysis.baselines.band import Band, BandState
+from detector.analysis.baselines.ceiling import Ceiling, CeilingState
+from detector.analysis.baselines.columns import copied, joined, packed, taken, unpacked, written
+from detector.analysis.baselines.level import Level, LevelState
+from detector.analysis.baselines.rows import Found, walk
+from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, Shift
+from detector.series import Duration, FloatArray, IntArray, Panel
+
+__all__ = [
+    "Advance", "Band", "Baseline", "Ceiling", "Level", "Model", "State", "Verification",
+    "accept", "advance", "append", "band_of", "empty", "pack", "put", "settle", "take",
+    "unpack",
+]  # fmt: skip
+
+Baseline = Level | Ceiling | Band
+State = LevelState | CeilingState | BandState
+Family = Literal["performance", "capacity", "telemetry", "accounting"]
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a candidate of the model is tested on the job's history.
+
+    Attributes
+    ----------
+    lookback
+        How much history before the onset is compared. Chosen: twice the level's memory.
+    min_before, min_after
+        Least samples of either side, dips left out.
+    min_effect
+        Least relative change worth an incident.
+    significance
+        Greatest p of the mean-shift test. Chosen small because a candidate was picked as the
+        most suspicious of very many stretches: 1e-4 of 1,440 minutes is one in a week.
+    """
+
+    lookback: Duration = Duration(3_600_000)
+    min_before: int = 8
+    min_after: int = 3
+    min_effect: float = 0.04
+    significance: float = 1e-4
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one metric is held to its own past: one file of ``models/``.
+
+    Attributes
+    ----------
+    metric
+        A name of the catalogue, or of a derived metric.
+    family
+        What a change of it is about; a job has at most one live incident of each family.
+    """
+
+    name: str
+    metric: str
+    family: Family
+    title: str = ""
+    baseline: Baseline
+    verify: Verification = Verification()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """The state after a panel, and what was found on the way.
+
+    Attributes
+    ----------
+    candidates, recoveries, shifts
+        In the order of rows; ``column`` is the column of the given panel.
+    rest
+        Unread rows of the columns that stopped at a candidate; None when there are none.
+    rest_columns
+        Which columns of the given panel those are.
+    """
+
+    state: State
+    candidates: tuple[Candidate, ...]
+    recoveries: tuple[Recovery, ...]
+    shifts: tuple[Shift, ...]
+    rest: Panel | None
+    rest_columns: IntArray
+
+
+def empty(baseline: Baseline, columns: int) -> State:
+    """Return the state of series of which nothing was seen yet."""
+    match baseline:
+        case Level():
+            return _level.blank(columns)
+        case Ceiling():
+            return _ceiling.blank(columns)
+        case Band():
+            return _band.blank(baseline, columns)
+        case _:
+            assert_never(baseline)
+
+
+def take(state: State, columns: IntArray) -> State:
+    """Return the state of these columns alone, in this order."""
+    return taken(state, columns)
+
+
+def put(state: State, columns: IntArray, part: State) -> State:
+    """Return ``state`` with these columns replaced by those of ``part``."""
+    state = copied(state)
+    written(state, columns, part)
+    return state
+
+
+def append(state: State, more: State) -> State:
+    """Return the columns of ``state`` followed by those of ``more``."""
+    match state, more:
+        case (LevelState(), LevelState()):
+            return joined(state, more)
+        case (CeilingState(), CeilingState()):
+            return joined(state, more)
+        case (BandState(), BandState()):
+            return joined(state, more)
+        case _:
+            msg = f"cannot append a {type(more).__name__} to a {type(state).__name__}"
+            raise ValueError(msg)
+
+
+def pack(state: State) -> bytes:
+    """Return the state as bytes that :func:`unpack` reads back."""
+    return packed(state, _version(state))
+
+
+def unpack(baseline: Baseline, blob: bytes) -> State:
+    """Return the packed state.
+
+    Raises
+    ------
+    ValueError
+        When it was packed for another baseline or by another version: start cold.
+    """
+    blank = empty(baseline, 0)
+    return unpacked(blank, _version(blank), blob)
+
+
+def _version(state: State) -> int:
+    match state:
+        case LevelState():
+            return _level.VERSION
+        case CeilingState():
+            return _ceiling.VERSION
+        case BandState():
+            return _band.VERSION
+        case _:
+            assert_never(state)
+
+
+def advance(baseline: Baseline, state: State, panel: Panel) -> Advance:
+    """Fold the panel's rows; a column stops at its first candidate.
+
+    Rows with time 0, and times that do not increase, are no samples. NaN moves a column's time
+    on and teaches nothing.
+    """
+    match baseline, state:
+        case (Level(), LevelState()):
+            return _told(walk(state, panel, partial(_level_fold.step, baseline)))
+        case (Ceiling(), CeilingState()):
+            return _told(walk(state, panel, partial(_ceiling.step, baseline)))
+        case (Band(), BandState()):
+            return _told(walk(state, panel, partial(_band.step, baseline)))
+        case _:
+            raise _mismatch(baseline, state)
+
+
+def _told(walked: tuple[State, Found, Panel | None, IntArray]) -> Advance:
+    state, found, rest, columns = walked
+    return Advance(
+        state=state,
+        candidates=tuple(found.candidates),
+        recoveries=tuple(found.recoveries),
+        shifts=tuple(found.shifts),
+        rest=rest,
+        rest_columns=columns,
+    )
+
+
+def settle(
+    baseline: Baseline, state: State, outcomes: Mapping[int, Confirmed | Rejected]
+) -> State:
+    """Return the state after verification spoke about the columns' candidates."""
+    match baseline, state:
+        case (Level(), LevelState()):
+            level = copied(state)
+            _standing.settled(baseline, level, outcomes)
+            return level
+        case (Ceiling(), CeilingState()):
+            ceiling = copied(state)
+            _ceiling.settled(ceiling, outcomes)
+            return ceiling
+        case (Band(), BandState()):
+            band = copied(state)
+            _band.settled(band, outcomes)
+            return band
+        case _:
+            raise _mismatch(baseline, state)
+
+
+def accept(baseline: Baseline, state: State, columns: IntArray) -> State:
+    """Return the state with the present level of these columns as their baseline."""
+    match baseline, state:
+        case (Level(), LevelState()):
+            level = copied(state)
+            _standing.accepted(level, columns)
+            return level
+        case (Ceiling(), CeilingState()):
+            ceiling = copied(state)
+            _ceiling.accepted(ceiling, columns)
+            return ceiling
+        case (Band(), BandState()):
+            band = copied(state)
+            _band.accepted(band, columns)
+            return band
+        case _:
+            raise _mismatch(baseline, state)
+
+
+def band_of(baseline: Baseline, state: State) -> tuple[FloatArray, FloatArray]:
+    """Return the expected level of each column and the edge below which it is news.
+
+    NaN where nothing is expected yet. Shapes ``(columns,)``.
+    """
+    match baseline, state:
+        case (Level(), LevelState()):
+            expected = np.where(np.isnan(state.held_level), state.level, state.held_level)
+            return expected, state.level - _excursion.edge(baseline, state)
+        case (Ceiling(), CeilingState()):
+            return state.most.copy(), state.most.copy()
+        case (Band(), BandState()):
+            return state.expected.copy(), _band.bounds(baseline, state)[0]
+        case _:
+            raise _mismatch(baseline, state)
+
+
+def _mismatch(baseline: Baseline, state: State) -> ValueError:
+    return ValueError(f"a {type(state).__name__} is no state of a {type(baseline).__name__}")

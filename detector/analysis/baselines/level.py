@@ -1,0 +1,253 @@
+"""The level baseline: its settings, and what it remembers of a series.
+
+A job is held to its own usual level, its noise and its habits. A fall is found in two ways. An
+*excursion* is a deep fall that lasts longer than what this job is known to do and longer than a
+share of its age: how long a phase of an unknown job may last is unknown by orders of
+magnitude, and the only yardstick is the time it went without one. A *drift* is a small lasting
+shift, accumulated over block means. What happens inside an excursion teaches the level nothing;
+how it ended teaches a habit.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from detector.analysis.baselines.columns import Columns
+from detector.series import Duration, FloatArray, IntArray
+
+BoolArray = npt.NDArray[np.bool_]
+
+VERSION = 1
+"""Grows with every change of the state's meaning; older packed states then start cold."""
+
+# Samples kept per column: a robust level from a minute of 1 s samples.
+RING = 64
+# Block means kept while the level settles.
+MEANS = 8
+# Kinds of dips remembered per column: checkpoints, evaluations, restarts and some variants.
+HABITS = 8
+
+EXCURSION, DRIFT, FROZEN = 1, 2, 3
+"""Codes of what a column raised and nobody has settled yet; 0 is nothing."""
+
+
+class Level(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="type",
+    tag="level",
+):
+    """Settings of the level baseline. Every duration has a count of samples beside it.
+
+    Attributes
+    ----------
+    first_samples, first_span
+        How much is seen before there is a level at all. Chosen: the earliest real stall on
+        record starts at the 12th sample, two minutes into the job.
+    settle_share, settle_cap
+        The level has settled once block means agree over this share of the job's age;
+        until then it follows slow moves both ways (warm-up). Chosen: decays of 15 min end.
+    deep
+        Least relative depth of an excursion. Chosen: half of the smallest drop that must be
+        found within minutes (25 %); isolated healthy dips are no reason to go lower.
+    deep_sigmas
+        Least depth in standard deviations of a sample, so that noise starts no excursion.
+    min_samples
+        Least samples of an excursion. Chosen: real healthy series read low up to 3 in a row.
+    share, floor, cap
+        An excursion of an unknown kind must outlast ``share`` of the job's age before it,
+        within ``floor`` and ``cap``. Cap: above the 3 min of nearly all checkpoints.
+    half_floor
+        The floor below half of the level, where unannounced checkpoints lie.
+    still, still_share, still_cap
+        Below ``still`` of the level nothing runs at all: a restart or a hang. A restart takes
+        2 to 20 min, hence the longer cap.
+    habit_width, habit_factor, patience
+        A dip is of a known kind when its level is within ``habit_width`` of it (share of the
+        baseline), and must outlast the longest of its kind ``habit_factor`` times, at most
+        ``patience``. Origin: the bake-off's best trade, factors of 2 to 3 and 25 min.
+    min_effect
+        Least relative size of a drift worth an alarm. Chosen: healthy series wander by 3 %.
+    evidence
+        Evidence of a drift in nats. ln of the mean number of healthy blocks between two false
+        alarms (Lorden 1971): 12 is 160,000 one-minute blocks, 110 days.
+    block_samples, block_span
+        Least size of a block.
+    memory
+        How fast the level follows healthy blocks at most (time constant).
+    rise_share, rise_floor, rise_cap
+        A rise becomes the new level after it was held for this share of the job's age.
+        Cap: bursts of 5 min are on record that ended, and ending is no regression.
+    return_span
+        How long the level must be back before a change is over.
+    frozen_samples, frozen_span
+        Least run of bit-identical values that says the exporter froze.
+    """
+
+    first_samples: int = 10
+    first_span: Duration = Duration(60_000)
+    settle_share: float = 0.3
+    settle_cap: Duration = Duration(1_200_000)
+    deep: float = 0.12
+    deep_sigmas: float = 3.0
+    min_samples: int = 4
+    share: float = 0.2
+    floor: Duration = Duration(60_000)
+    cap: Duration = Duration(300_000)
+    half_floor: Duration = Duration(150_000)
+    still: float = 0.02
+    still_share: float = 0.5
+    still_cap: Duration = Duration(900_000)
+    habit_width: float = 0.06
+    habit_factor: float = 2.0
+    patience: Duration = Duration(1_500_000)
+    min_effect: float = 0.05
+    evidence: float = 12.0
+    block_samples: int = 6
+    block_span: Duration = Duration(20_000)
+    memory: Duration = Duration(1_800_000)
+    rise_share: float = 0.25
+    rise_floor: Duration = Duration(60_000)
+    rise_cap: Duration = Duration(900_000)
+    return_span: Duration = Duration(30_000)
+    frozen_samples: int = 30
+    frozen_span: Duration = Duration(300_000)
+
+
+@dataclass(slots=True, kw_only=True)
+class LevelState(Columns):
+    """What the level baseline remembers. All shapes ``(columns,)`` but where said.
+
+    Times are in ms, values in the metric's unit. 0 as a time means "none", NaN as a level
+    "not yet" or "none".
+
+    Attributes
+    ----------
+    count, first_ms, seen_ms, step_ms
+        Usable samples so far, time of the first and of the latest, usual distance of two.
+    ring
+        The latest samples, sample k at ``k % RING``. Shape ``(columns, RING)``.
+    level, scale
+        The baseline and the standard deviation of a healthy sample about it.
+    settled, settle_ms
+        Whether warm-up is over; since when the level has been settling.
+    block_sum, block_count, block_ms, blocks, block_var
+        The block that is filling, how many were closed, variance of a block mean.
+    means, means_ms
+        The latest block means and their starts. Shape ``(columns, MEANS)``.
+    evidence, evidence_peak, drift_ms, drift_sum, drift_count
+        The CUSUM and the blocks since it left zero.
+    rise_ms, rise_count
+        Since when, and for how many blocks, the level has been above the baseline.
+    dip_ms, dip_low, dip_count, dip_sum, dip_back, dip_back_ms, dip_still
+        The excursion: start, low samples, all samples, their sum, samples back inside in a
+        row, end of the last sample before those, whether it stood still.
+    part_ms, part_level, part_dev, part_count, part_up, part_up_ms, part_up_sum
+        The excursion's present part; a part ends when the level moves up.
+    run_value, run_ms, run_count, run_longest, frozen, thaw
+        Run of identical values; ``frozen`` is 1 after a raised, 2 after a confirmed one.
+    held_level, held_scale, change_ms, back_count, back_ms
+        The baseline from before a confirmed change, its onset, samples that are back.
+    quiet_ms, quiet_level
+        After a refusal: silent until then, unless the level falls below that.
+    raised, raised_ms, raised_level
+        What was raised and is not settled yet, its onset and level.
+    habit_level, habit_ms, habit_seen_ms
+        Known dips: level relative to the baseline, longest duration, when last seen.
+        Shape ``(columns, HABITS)``.
+    """
+
+    count: IntArray
+    first_ms: IntArray
+    seen_ms: IntArray
+    step_ms: FloatArray
+    ring: FloatArray
+    level: FloatArray
+    scale: FloatArray
+    settled: BoolArray
+    settle_ms: IntArray
+    block_sum: FloatArray
+    block_count: IntArray
+    block_ms: IntArray
+    blocks: IntArray
+    block_var: FloatArray
+    means: FloatArray
+    means_ms: IntArray
+    evidence: FloatArray
+    evidence_peak: FloatArray
+    drift_ms: IntArray
+    drift_sum: FloatArray
+    drift_count: IntArray
+    rise_ms: IntArray
+    rise_count: IntArray
+    dip_ms: IntArray
+    dip_low: IntArray
+    dip_count: IntArray
+    dip_sum: FloatArray
+    dip_back: IntArray
+    dip_back_ms: IntArray
+    dip_still: BoolArray
+    part_ms: IntArray
+    part_level: FloatArray
+    part_dev: FloatArray
+    part_count: IntArray
+    part_up: IntArray
+    part_up_ms: IntArray
+    part_up_sum: FloatArray
+    run_value: FloatArray
+    run_ms: IntArray
+    run_count: IntArray
+    run_longest: IntArray
+    frozen: IntArray
+    thaw: IntArray
+    held_level: FloatArray
+    held_scale: FloatArray
+    change_ms: IntArray
+    back_count: IntArray
+    back_ms: IntArray
+    quiet_ms: IntArray
+    quiet_level: FloatArray
+    raised: IntArray
+    raised_ms: IntArray
+    raised_level: FloatArray
+    habit_level: FloatArray
+    habit_ms: IntArray
+    habit_seen_ms: IntArray
+
+
+_WIDE = {"ring": RING, "means": MEANS, "means_ms": MEANS, "habit_level": HABITS,
+         "habit_ms": HABITS, "habit_seen_ms": HABITS}  # fmt: skip
+_UNKNOWN = {"ring", "level", "scale", "means", "run_value", "held_level", "held_scale",
+            "quiet_level", "habit_level"}  # fmt: skip
+_FLOATS = _UNKNOWN | {"step_ms", "block_sum", "block_var", "evidence", "evidence_peak",
+                      "drift_sum", "dip_sum", "part_level", "part_dev", "part_up_sum",
+                      "raised_level"}  # fmt: skip
+_TRUTHS = {"settled", "dip_still"}
+
+
+def blank(columns: int) -> LevelState:
+    """Return the state of series of which nothing was seen yet."""
+    made: dict[str, Any] = {}
+    for name in LevelState.__dataclass_fields__:
+        shape = (columns, _WIDE[name]) if name in _WIDE else (columns,)
+        if name in _TRUTHS:
+            made[name] = np.zeros(shape, np.bool_)
+        elif name in _FLOATS:
+            made[name] = np.full(shape, np.nan if name in _UNKNOWN else 0.0)
+        else:
+            made[name] = np.zeros(shape, np.int64)
+    return LevelState(**made)
+
+
+def recent(state: LevelState, columns: IntArray, most: int) -> FloatArray:
+    """Return the latest samples of these columns, newest last, NaN where there are fewer.
+
+    Shape ``(len(columns), most)``.
+    """
+    place = (state.count[columns, None] - most + np.arange(most)) % RING
+    return np.asarray(state.ring[columns[:, None], place])

@@ -1,0 +1,98 @@
+"""The walk over a panel's rows that all baselines share.
+
+Each row hands every column its next sample. A column that raises a candidate stops there, and
+what it has not read yet comes back, so that no result depends on where the samples were cut.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from detector.analysis.baselines.columns import Columns, copied, taken, written
+from detector.analysis.change import Candidate, Recovery, Shift
+from detector.series import FloatArray, IntArray, Panel
+
+BoolArray = npt.NDArray[np.bool_]
+S = TypeVar("S", bound=Columns)
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What a walk has come upon so far.
+
+    Attributes
+    ----------
+    columns
+        Which column of the panel each column of the step's state is. Shape ``(n,)``.
+    """
+
+    columns: IntArray
+    candidates: list[Candidate] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
+    shifts: list[Shift] = field(default_factory=list)
+
+
+Step = Callable[[S, IntArray, FloatArray, Found], None]
+"""Folds one finite sample into each column of the state, in place."""
+
+
+def walk(state: S, panel: Panel, step: Step[S]) -> tuple[S, Found, Panel | None, IntArray]:
+    """Return the state after the panel's rows, what was found, and the unread rest."""
+    state = copied(state)
+    found = Found(columns=np.arange(0))
+    running = np.ones(panel.columns, bool)
+    stopped_at = np.full(panel.columns, panel.rows)
+    working: S | None = None
+    for row in range(panel.rows):
+        times_ms, values = panel.times_ms[row], panel.values[row]
+        fresh = running & (times_ms > state.last_ms)
+        state.last_ms[fresh] = times_ms[fresh]
+        use = np.flatnonzero(fresh & np.isfinite(values))
+        if not len(use):
+            continue
+        # Cutting a state costs more than a step over it, so the cut is kept while it fits.
+        if working is None or not np.array_equal(use, found.columns):
+            if working is not None:
+                _flush(state, found.columns, working)
+            found.columns = use
+            working = state if len(use) == panel.columns else taken(state, use)
+        before = len(found.candidates)
+        step(working, times_ms[use], values[use], found)
+        for candidate in found.candidates[before:]:
+            running[candidate.column] = False
+            stopped_at[candidate.column] = row + 1
+    if working is not None:
+        _flush(state, found.columns, working)
+    rest, columns = _rest(panel, stopped_at, running)
+    return state, found, rest, columns
+
+
+def _flush(state: S, columns: IntArray, working: S) -> None:
+    if working is state:
+        return
+    last_ms = state.last_ms.copy()
+    written(state, columns, working)
+    state.last_ms[:] = last_ms
+
+
+def _rest(
+    panel: Panel, stopped_at: IntArray, running: BoolArray
+) -> tuple[Panel | None, IntArray]:
+    """Return the stopped columns' unread rows, packed to the top, and whose they are."""
+    unread = panel.times_ms > 0
+    unread &= np.arange(panel.rows)[:, None] >= stopped_at[None, :]
+    columns = np.flatnonzero(~running & unread.any(axis=0))
+    if not len(columns):
+        return None, columns
+    unread = unread[:, columns]
+    rows = int(unread.sum(axis=0).max())
+    # Stable sort by "already read" moves the unread rows up in their order.
+    order = np.argsort(~unread, axis=0, kind="stable")[:rows]
+    times_ms = np.take_along_axis(
+        np.where(unread, panel.times_ms[:, columns], 0), order, axis=0
+    )
+    values = np.take_along_axis(panel.values[:, columns], order, axis=0)
+    return Panel(times_ms=times_ms, values=values), columns

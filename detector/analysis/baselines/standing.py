@@ -1,0 +1,179 @@
+"""What a raised alarm makes of a column: held to its old level, quiet, or at a new baseline."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from detector.analysis.baselines.excursion import learn
+from detector.analysis.baselines.level import (
+    DRIFT,
+    EXCURSION,
+    FROZEN,
+    Level,
+    LevelState,
+    recent,
+)
+from detector.analysis.baselines.rows import Found
+from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected
+from detector.series import FloatArray, IntArray
+
+# Samples that must be back before a change is over: few where it stands out of the noise.
+_BACK_CLEAR, _BACK_NOISY = 3, 8
+# From so many standard deviations on, a change stands out of the noise.
+_CLEAR = 6.0
+# Samples that must differ before a frozen series moves again.
+_THAWED = 3
+# A run of identical values must be so many times as long as any before it: series with few
+# digits repeat themselves.
+_RUN_FACTOR = 4
+# Identical values in a row from which on a run teaches nothing.
+_SUSPECT_RUN = 5
+
+
+def settled(
+    baseline: Level, state: LevelState, outcomes: Mapping[int, Confirmed | Rejected]
+) -> None:
+    """Act on what verification said, in place."""
+    for column, outcome in outcomes.items():
+        raised = int(state.raised[column])
+        state.raised[column] = 0
+        if raised == FROZEN:
+            state.frozen[column] = 2 if isinstance(outcome, Confirmed) else 1
+        elif raised in (EXCURSION, DRIFT):
+            if isinstance(outcome, Confirmed):
+                _hold(state, column, outcome)
+            else:
+                _quieten(baseline, state, column)
+
+
+def _hold(state: LevelState, column: int, outcome: Confirmed) -> None:
+    """Keep the old baseline for the recovery, and hold the column to the new level."""
+    if np.isnan(state.held_level[column]):
+        state.held_level[column] = state.level[column]
+        state.held_scale[column] = state.scale[column]
+        state.change_ms[column] = outcome.onset_ms
+    _restart(state, column, max(outcome.after.value, 0.0))
+
+
+def _quieten(baseline: Level, state: LevelState, column: int) -> None:
+    """Say nothing more until this has lasted twice as long or grown by half."""
+    lasted_ms = state.seen_ms[column] - state.raised_ms[column]
+    state.quiet_ms[column] = state.seen_ms[column] + max(int(lasted_ms), int(baseline.floor))
+    fall = state.level[column] - state.raised_level[column]
+    state.quiet_level[column] = state.raised_level[column] - 0.5 * fall
+
+
+def accepted(state: LevelState, columns: IntArray) -> None:
+    """Make the present level the baseline, in place."""
+    for column in columns:
+        latest = recent(state, np.array([column]), 16)
+        known = latest[np.isfinite(latest)]
+        state.held_level[column] = np.nan
+        state.frozen[column] = min(int(state.frozen[column]), 1)
+        if np.isfinite(state.level[column]) and len(known):
+            _restart(state, int(column), float(np.median(known)))
+
+
+def _restart(state: LevelState, column: int, level: float) -> None:
+    """Begin anew at a level: it settles, and neither dips nor drifts are under way."""
+    state.level[column] = level
+    state.settled[column] = False
+    state.settle_ms[column] = state.seen_ms[column]
+    for name in ("block_count", "blocks", "evidence", "evidence_peak", "rise_count", "dip_ms",
+                 "back_count", "quiet_ms", "raised"):  # fmt: skip
+        getattr(state, name)[column] = 0
+
+
+def end_changes(
+    baseline: Level, state: LevelState, times_ms: IntArray, values: FloatArray, found: Found
+) -> None:
+    """Report where the level from before a confirmed change is back, and hold to it again."""
+    changed = np.isfinite(state.held_level)
+    if not changed.any():
+        return
+    at = np.flatnonzero(changed)
+    held, gap = state.held_level[at], state.held_level[at] - state.level[at]
+    noise = np.maximum(state.scale[at], state.held_scale[at])
+    short = np.maximum(0.5 * baseline.deep * held, 2 * state.held_scale[at])
+    back = values[at] >= held - np.minimum(0.5 * gap, short)
+    first = back & (state.back_count[at] == 0)
+    state.back_ms[at] = np.where(first, state.seen_ms[at], state.back_ms[at])
+    state.back_count[at] = np.where(back, state.back_count[at] + 1, 0)
+    needed = np.where(gap >= _CLEAR * noise, _BACK_CLEAR, _BACK_NOISY)
+    over = state.back_count[at] >= needed
+    over &= times_ms[at] - state.back_ms[at] >= baseline.return_span
+    for k in at[over]:
+        lasted_ms = int(state.back_ms[k] - state.change_ms[k])
+        level, held_level = float(state.level[k]), float(state.held_level[k])
+        since_ms = int(state.back_ms[k])
+        _restart(state, int(k), held_level)
+        state.scale[k] = state.held_scale[k]
+        state.held_level[k] = np.nan
+        if lasted_ms <= baseline.patience:
+            learn(
+                baseline, state, np.array([k]), relative=np.array([level / held_level]),
+                lasted_ms=np.array([lasted_ms]), times_ms=times_ms[k : k + 1],
+            )  # fmt: skip
+        found.recoveries.append(
+            Recovery(
+                column=int(found.columns[k]),
+                since_ms=since_ms,
+                time_ms=int(times_ms[k]),
+                level=held_level,
+            )
+        )
+
+
+def watch_runs(
+    baseline: Level, state: LevelState, times_ms: IntArray, values: FloatArray, found: Found
+) -> None:
+    """Count runs of identical values; raise one that no live exporter makes."""
+    same = values == state.run_value
+    thawing = (state.frozen > 0) & ~same
+    state.thaw = np.where(thawing, state.thaw + 1, np.where(state.frozen > 0, state.thaw, 0))
+    ended = ~same & (state.frozen == 0) & (state.run_count > 0)
+    state.run_longest = np.where(
+        ended, np.maximum(state.run_longest, state.run_count), state.run_longest
+    )
+    state.run_ms = np.where(same, state.run_ms, times_ms)
+    state.run_count = np.where(same, state.run_count + 1, 1)
+    state.run_value = values.copy()
+    for k in np.flatnonzero((state.frozen > 0) & (state.thaw >= _THAWED)):
+        if state.frozen[k] == 2:
+            found.recoveries.append(
+                Recovery(
+                    column=int(found.columns[k]),
+                    since_ms=int(state.run_ms[k]),
+                    time_ms=int(times_ms[k]),
+                    level=float(values[k]),
+                )
+            )
+        state.frozen[k] = 0
+        state.thaw[k] = 0
+    long = (state.run_count >= baseline.frozen_samples) & (state.frozen == 0)
+    long &= (times_ms - state.run_ms >= baseline.frozen_span) & (state.raised == 0)
+    long &= (state.run_longest > 0) & (state.run_count >= _RUN_FACTOR * state.run_longest)
+    # A series that never moved before is constant, not frozen.
+    long &= state.count - state.run_count >= baseline.frozen_samples
+    long &= values > baseline.still * state.level
+    for k in np.flatnonzero(long):
+        state.raised[k] = FROZEN
+        state.raised_ms[k] = state.run_ms[k]
+        state.raised_level[k] = values[k]
+        found.candidates.append(
+            Candidate(
+                column=int(found.columns[k]),
+                cause="frozen",
+                direction="down",
+                onset_ms=int(state.run_ms[k]),
+                time_ms=int(times_ms[k]),
+                before=float(state.level[k]),
+                after=float(values[k]),
+                scale=float(state.scale[k]),
+            )
+        )
+
+
+def suspect_runs(state: LevelState) -> BoolArray:
+    """Return where the series repeats itself more than it used to."""
+    return np.asarray(state.run_count > np.maximum(_SUSPECT_RUN, 2 * state.run_longest))

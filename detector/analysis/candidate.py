@@ -1,0 +1,69 @@
+"""From new samples to verified changes: the loop between the fold and its verification."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from detector.analysis.baselines import Model, State, advance, put, settle, take
+from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, Shift
+from detector.series import IntArray, Panel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """The state after a panel, and what came of it, each by time and then by column.
+
+    Attributes
+    ----------
+    outcomes
+        Column of the given panel, what was raised, what verification made of it.
+    """
+
+    state: State
+    outcomes: tuple[tuple[int, Candidate, Confirmed | Rejected], ...]
+    recoveries: tuple[Recovery, ...]
+    shifts: tuple[Shift, ...]
+
+
+def fold(
+    model: Model,
+    state: State,
+    panel: Panel,
+    confirm: Callable[[int, Candidate], Confirmed | Rejected],
+) -> Folded:
+    """Read the panel to its end, each candidate being verified before its column goes on.
+
+    Parameters
+    ----------
+    confirm
+        Verifies a column's candidate. What it raises goes through to the caller.
+    """
+    outcomes: list[tuple[int, Candidate, Confirmed | Rejected]] = []
+    recoveries: list[Recovery] = []
+    shifts: list[Shift] = []
+    whole: IntArray | None = None
+    part, unread = state, panel
+    while True:
+        step = advance(model.baseline, part, unread)
+        names = range(unread.columns) if whole is None else whole
+        recoveries += [
+            replace(item, column=int(names[item.column])) for item in step.recoveries
+        ]
+        shifts += [replace(item, column=int(names[item.column])) for item in step.shifts]
+        judged: dict[int, Confirmed | Rejected] = {}
+        for raised in step.candidates:
+            candidate = replace(raised, column=int(names[raised.column]))
+            judged[raised.column] = confirm(candidate.column, candidate)
+            outcomes.append((candidate.column, candidate, judged[raised.column]))
+        part = settle(model.baseline, step.state, judged) if judged else step.state
+        state = part if whole is None else put(state, whole, part)
+        if step.rest is None:
+            break
+        columns = step.rest_columns
+        whole = columns if whole is None else whole[columns]
+        part, unread = take(part, columns), step.rest
+    return Folded(
+        state=state,
+        outcomes=tuple(sorted(outcomes, key=lambda item: (item[1].time_ms, item[0]))),
+        recoveries=tuple(sorted(recoveries, key=lambda item: (item.time_ms, item.column))),
+        shifts=tuple(sorted(shifts, key=lambda item: (item.time_ms, item.column))),
+    )

@@ -1,0 +1,283 @@
+"""Verification: whether the job's history agrees that something changed.
+
+Independent of the online stage: levels, place and significance are computed anew from the
+window. Heavy, since a candidate is rare: a regression on a step with autocorrelation-robust
+errors. Refuses in words an operator understands.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from detector.analysis.baselines import Band, Level, Model
+from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected
+from detector.analysis.changepoint import latest_level, locate
+from detector.series import (
+    ContextEvent,
+    Duration,
+    FloatArray,
+    IntArray,
+    Interval,
+    Series,
+    Window,
+    iso,
+)
+
+BoolArray = npt.NDArray[np.bool_]
+
+# Phases during which a lower level is what was announced.
+_PHASES = {"checkpoint", "evaluation", "restart", "planned_change"}
+# An announcement without an end explains a fall for so long: restarts take 2 to 20 min.
+_OPEN_PHASE = Duration(1_200_000)
+# A sample below this share of its stretch's level is a dip and is not compared.
+_DIP = 0.88
+# At least this share of the samples since the onset must be low: else it was a spike.
+_LOW_SHARE = 0.5
+# Two-sided 95 % of a normal estimate.
+_Z95 = 1.96
+
+
+def verify(candidate: Candidate, window: Window, model: Model) -> Confirmed | Rejected:
+    """Return the change that the window's history shows, or why it shows none.
+
+    Parameters
+    ----------
+    window
+        The job's history from ``model.verify.lookback`` before the candidate's onset to its
+        time, with ``fields[model.metric]``.
+    """
+    announced = _announced(candidate, window.events)
+    if announced is not None:
+        return announced
+    series = window.series(model.metric)
+    if series is None:
+        return Rejected(reason=f"the history holds no {model.metric} around the onset")
+    until = series.times_ms <= candidate.time_ms
+    series = Series(times_ms=series.times_ms[until], values=series.values[until])
+    match candidate.cause:
+        case "excursion" | "drift":
+            return _mean_shift(candidate, series, model)
+        case "frozen":
+            return _frozen(candidate, series, model)
+        case "ceiling":
+            return _shortage(candidate, series, model)
+        case "band":
+            return _outside(candidate, series, model)
+        case _:
+            assert_never(candidate.cause)
+
+
+def _announced(candidate: Candidate, events: Sequence[ContextEvent]) -> Rejected | None:
+    if candidate.cause in ("frozen", "band"):
+        return None
+    for event in events:
+        if event.kind not in _PHASES:
+            continue
+        start_ms, end_ms = event.span.start_ms, event.span.end_ms
+        if event.kind == "planned_change":
+            # What was planned explains a lasting fall that began while it was made.
+            going_on = (
+                start_ms <= candidate.time_ms and candidate.onset_ms <= end_ms + _OPEN_PHASE
+            )
+        else:
+            end_ms = end_ms if end_ms > start_ms else start_ms + _OPEN_PHASE
+            going_on = start_ms <= candidate.time_ms < end_ms
+        if going_on:
+            kind = event.kind.replace("_", " ")
+            return Rejected(reason=f"an announced {kind} explains it (since {iso(start_ms)})")
+    return None
+
+
+def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed | Rejected:
+    """Compare the level since the onset with the level before it."""
+    times_ms, values, settings = series.times_ms, series.values, model.verify
+    old = times_ms <= candidate.onset_ms
+    before, after = values[old], values[~old]
+    if len(before) < settings.min_before or len(after) < settings.min_after:
+        return Rejected(
+            reason=f"too few samples: {len(before)} before the onset and {len(after)} after it"
+        )
+    healthy = _undipped(before)
+    start = latest_level(
+        before[healthy], least=settings.min_before, effect=settings.min_effect / 2
+    )
+    kept = np.flatnonzero(healthy)[start:]
+    if len(kept) < settings.min_before:
+        return Rejected(reason=f"too few samples: {len(kept)} at the level before the onset")
+    level = float(np.median(before[kept]))
+    low = after < level * (1 - settings.min_effect / 2)
+    if low.mean() < _LOW_SHARE:
+        return Rejected(reason=f"a spike: only {low.sum()} of {len(after)} samples are low")
+    steady = _undipped(after)
+    present = latest_level(
+        after[steady], least=settings.min_after, effect=settings.min_effect / 2
+    )
+    kept_after = np.flatnonzero(steady)[present:]
+    use = np.concatenate([kept, len(before) + kept_after])
+    stepped = use >= len(before)
+    old_level, new_level, p = _step(values[use], stepped, width=settings.min_after)
+    change = new_level.value / old_level.value - 1 if old_level.value > 0 else 0.0
+    if change > -settings.min_effect:
+        return Rejected(reason=f"smaller than an alarm is worth: {change:+.1%}")
+    if p > settings.significance:
+        return Rejected(reason=f"not significant: p = {p:.2g} with the noise this job has")
+    onset_ms, onset = _onset(series, int(kept[0]), old_level.value, new_level.value, candidate)
+    first_after = int(use[stepped][0])
+    return Confirmed(
+        metric=model.metric,
+        cause=candidate.cause,
+        direction=candidate.direction,
+        onset_ms=onset_ms,
+        onset=onset,
+        detected_ms=candidate.time_ms,
+        before=old_level,
+        after=new_level,
+        relative_change=max(change, -1.0),
+        confidence=1 - p,
+        before_span=Interval(start_ms=int(times_ms[kept[0]]), end_ms=int(times_ms[kept[-1]])),
+        after_span=Interval(
+            start_ms=int(times_ms[first_after - 1]), end_ms=int(times_ms[use[-1]])
+        ),
+        excluded=_gaps(times_ms, use, first=int(kept[0])),
+    )
+
+
+def _undipped(values: FloatArray) -> BoolArray:
+    """Return which samples are no dips below the level that most of them stand on."""
+    return np.asarray(values >= _DIP * np.percentile(values, 70))
+
+
+def _step(
+    values: FloatArray, stepped: BoolArray, *, width: int
+) -> tuple[Estimate, Estimate, float]:
+    """Return both levels with their intervals, and p of "no step", by least squares.
+
+    Errors are heteroskedasticity and autocorrelation robust (Newey and West 1987).
+    """
+    from statsmodels.regression.linear_model import OLS
+
+    # Newey-West's rule of thumb is 4 (n/100)^(2/9): too short for AR(1) noise of 10 s samples.
+    lags = max(width, round(1.3 * np.sqrt(len(values))))
+    design = np.column_stack([~stepped, stepped]).astype(np.float64)
+    residual_power = np.ptp(values[stepped]) + np.ptp(values[~stepped])
+    old, new = float(values[~stepped].mean()), float(values[stepped].mean())
+    if residual_power <= 1e-9 * max(abs(old), 1e-9):
+        same = new == old
+        return _exact(old), _exact(new), 1.0 if same else 0.0
+    fit = OLS(values, design).fit(
+        cov_type="HAC", cov_kwds={"maxlags": min(lags, len(values) - 1)},
+        use_t=True,
+    )  # fmt: skip
+    spread = np.sqrt(np.maximum(np.diag(np.asarray(fit.cov_params())), 0.0))
+    p = float(np.squeeze(fit.t_test(np.array([[-1.0, 1.0]])).pvalue))
+    return (
+        Estimate(
+            value=old, low=old - _Z95 * float(spread[0]), high=old + _Z95 * float(spread[0])
+        ),
+        Estimate(
+            value=new, low=new - _Z95 * float(spread[1]), high=new + _Z95 * float(spread[1])
+        ),
+        p if np.isfinite(p) else 1.0,
+    )
+
+
+def _exact(value: float) -> Estimate:
+    return Estimate(value=value, low=value, high=value)
+
+
+def _onset(
+    series: Series, first: int, old: float, new: float, candidate: Candidate
+) -> tuple[int, Interval]:
+    """Return when the level left ``old`` for ``new``: best guess and 95 % interval.
+
+    Samples beyond either level are pulled to it, so that dips and glitches place nothing.
+    """
+    values = np.clip(series.values[first:], new, old)
+    change = locate(values)
+    if change is None:
+        return candidate.onset_ms, Interval(
+            start_ms=candidate.onset_ms, end_ms=candidate.time_ms
+        )
+    # A sample's time is the end of what it stands for: the change lies before sample k ended
+    # and not before sample k-1 did.
+    times_ms = series.times_ms[first:]
+    return int(times_ms[change.index - 1]), Interval(
+        start_ms=int(times_ms[change.low - 1]), end_ms=int(times_ms[change.high])
+    )
+
+
+def _gaps(times_ms: IntArray, used: IntArray, *, first: int) -> tuple[Interval, ...]:
+    """Return the stretches after ``first`` whose samples were not used."""
+    spans = []
+    for left, right in pairwise(used):
+        if right - left > 1:
+            spans.append(
+                Interval(start_ms=int(times_ms[left]), end_ms=int(times_ms[right - 1]))
+            )
+    return tuple(spans)
+
+
+def _frozen(candidate: Candidate, series: Series, model: Model) -> Confirmed | Rejected:
+    values = series.values
+    differing = np.flatnonzero(values != values[-1])
+    first = int(differing[-1]) + 1 if len(differing) else 0
+    least = model.baseline.frozen_samples if isinstance(model.baseline, Level) else 2
+    if len(values) - first < least:
+        return Rejected(reason=f"only {len(values) - first} identical values in a row")
+    if not len(differing):
+        return Rejected(reason="the value has never varied in the history compared")
+    return _plain(candidate, series, model, first=first, before=float(values[-1]))
+
+
+def _shortage(candidate: Candidate, series: Series, model: Model) -> Confirmed | Rejected:
+    since = series.times_ms > candidate.onset_ms
+    after = series.values[since]
+    if len(after) < model.verify.min_after:
+        return Rejected(reason=f"too few samples: {len(after)} since the onset")
+    if after.max() >= candidate.before:
+        return Rejected(reason=f"all {candidate.before:g} were there in the meantime")
+    return _plain(
+        candidate, series, model, first=int(np.argmax(since)), before=candidate.before
+    )
+
+
+def _outside(candidate: Candidate, series: Series, model: Model) -> Confirmed | Rejected:
+    since = series.times_ms > candidate.onset_ms
+    after = series.values[since]
+    if len(after) < model.verify.min_after:
+        return Rejected(reason=f"too few samples: {len(after)} since the onset")
+    if isinstance(model.baseline, Band):
+        factor = candidate.before / model.baseline.expected
+        low, high = model.baseline.low * factor, model.baseline.high * factor
+        median = float(np.median(after))
+        if low <= median <= high:
+            return Rejected(reason=f"the median since the onset, {median:.3g}, is in the band")
+    return _plain(
+        candidate, series, model, first=int(np.argmax(since)), before=candidate.before
+    )
+
+
+def _plain(
+    candidate: Candidate, series: Series, model: Model, *, first: int, before: float
+) -> Confirmed:
+    """Return a change whose test was a comparison, not a statistic: its levels are counts."""
+    after = series.values[first:]
+    low, median, high = np.percentile(after, [2.5, 50, 97.5])
+    start_ms = int(series.times_ms[max(first - 1, 0)])
+    return Confirmed(
+        metric=model.metric,
+        cause=candidate.cause,
+        direction=candidate.direction,
+        onset_ms=start_ms,
+        onset=Interval(start_ms=start_ms, end_ms=int(series.times_ms[first])),
+        detected_ms=candidate.time_ms,
+        before=_exact(before),
+        after=Estimate(value=float(median), low=float(low), high=float(high)),
+        relative_change=float(median) / before - 1 if before else 0.0,
+        confidence=1.0,
+        before_span=Interval(start_ms=int(series.times_ms[0]), end_ms=start_ms),
+        after_span=Interval(start_ms=start_ms, end_ms=int(series.times_ms[-1])),
+    )
