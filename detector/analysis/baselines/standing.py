@@ -9,6 +9,7 @@ from detector.analysis.baselines.level import (
     DRIFT,
     EXCURSION,
     FROZEN,
+    BoolArray,
     Level,
     LevelState,
     recent,
