@@ -1,0 +1,43 @@
+"""Measures what docs/performance.md says, and writes it there: ``make bench``."""
+
+import argparse
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import fleet_size, startup
+from benchmarks.machine import machine
+from benchmarks.report import PAGE, Row, write
+
+
+def main() -> None:
+    """Run the benchmarks that the command line names, and say where the figures went."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("only", nargs="*", choices=["startup", "fleet"], default=[])
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--ticks", type=int, default=60)
+    parser.add_argument("--no-write", action="store_true", help="print, and leave the page")
+    options = parser.parse_args()
+    console = Console()
+    console.print(f"on {machine()}")
+    columns = (TextColumn("{task.description:44}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        results: dict[str, list[Row]] = {}
+        if not options.only or "startup" in options.only:
+            results["startup"] = startup.measure(progress)
+        if not options.only or "fleet" in options.only:
+            results["fleet"] = fleet_size.measure(
+                progress, jobs=options.jobs, ticks=options.ticks
+            )
+    for section, rows in results.items():
+        for what, figure, goal in rows:
+            console.print(f"{what}: [bold]{figure}[/bold] (goal: {goal})")
+        if not options.no_write:
+            arguments = "" if options.jobs == 10_000 else f' ARGS="--jobs {options.jobs}"'
+            write(section, rows, command=f"make bench{arguments}")
+    if not options.no_write:
+        console.print(f"written to {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
