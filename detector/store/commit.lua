@@ -35,13 +35,21 @@ end
 local clock = redis.call('TIME')
 local now = string.format('%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000))
 
+-- The first write must be one that a full server refuses, such as HSET: after any other, such
+-- as HDEL, it lets the whole script pass.
 local states = tonumber(take())
-if states > 0 then
-  redis.call('DEL', KEYS[2])  -- a model that was taken out of the content leaves no state
-end
+local stored = {}
 for _ = 1, states do
   local field = take()
+  stored[field] = true
   redis.call('HSET', KEYS[2], field, take())
+end
+if states > 0 then
+  for _, field in ipairs(redis.call('HKEYS', KEYS[2])) do
+    if not stored[field] then  -- of a model that was taken out of the content
+      redis.call('HDEL', KEYS[2], field)
+    end
+  end
 end
 
 local reply = {'ok', 0}

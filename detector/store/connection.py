@@ -246,7 +246,6 @@ def _client(url: str, **options: Any) -> redis.Redis:
             socket_timeout=_ANSWER_S,
             health_check_interval=30,
             retry=Retry(NoBackoff(), 0),
-            client_name="ofuwatch",
             protocol=2,
             **options,
         )

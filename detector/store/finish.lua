@@ -7,6 +7,8 @@
 --       sent all the same  8 reason  9 receipt, "" leaves the stored one
 --       10 n, then n follow-ups for the lane's end, then dead letters
 -- Reply 1, or 0 when the token is no longer the lane's: then nothing is changed
+--
+-- The first write is a HDEL, which a full server allows, and with it the rest of the script.
 
 local lane = ARGV[2]
 if redis.call('HGET', KEYS[3], lane) ~= ARGV[1] then
