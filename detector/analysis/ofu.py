@@ -2,9 +2,8 @@
 
     OFU = tensor pipe active x SM clock / maximal SM clock                 0..1
 
-Clocks carry their unit, because DCGM reports the same clock in MHz (fields 100, 113) and,
-since 4.6.1, in Hz (fields 1603, 1608): mixed, they give an OFU that is off by a million.
-A bare number cannot become a :class:`Clock`, and arrays name their unit.
+A single clock is a :class:`~detector.analysis.clock.Clock`, which knows its unit; arrays have
+the unit in their name.
 
 The table of GPU models (``models/gpus.toml``) says at which clock a data sheet states its
 peak. A figure that no source gives is absent there, and asking for it gives
@@ -13,22 +12,21 @@ peak. A figure that no source gives is absent there, and asking for it gives
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from functools import cached_property, lru_cache
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from detector.analysis.clock import MAX_CLOCK, MIN_CLOCK, Clock
 from detector.metric import METRICS
 from detector.series import FloatArray
 
 # DCGM averages the ratio and samples the clock: a product may read a little above 1.
 MAX_RATIO = METRICS["tensor"].high
-# No SM boosts above 3 GHz: a larger number of "MHz" is one of Hz, or a blank.
-_MAX_CLOCK_HERTZ = METRICS["clock"].high * 1e6
-# And none idles below 100 MHz: fewer Hz than this is a number of MHz.
-_MIN_CLOCK_HERTZ = METRICS["clock"].low * 1e6
 
 # Between OFU and the MFU that an application reports. Measured by the authors of the metric
 # on H100 and GB200 with matrix products (arXiv 2605.20799); in points of 0.01.
@@ -41,65 +39,19 @@ BOUNDS_SOURCE = "arXiv 2605.20799"
 Precision = Literal["fp64", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
-_CLOCK = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
-_HERTZ = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
+# Data sheets call the four-bit format of Blackwell by its block scaling as well.
+_ALIASES: dict[str, Precision] = {
+    "nvfp4": "fp4",
+    "mxfp4": "fp4",
+    "mxfp8": "fp8",
+    "mxfp6": "fp6",
+}
 
 
-@dataclass(frozen=True, slots=True, order=True, kw_only=True)
-class Clock:
-    """A clock that knows its unit; made by :meth:`mhz`, :meth:`hertz` or :meth:`parse`."""
-
-    in_hertz: float
-
-    def __post_init__(self) -> None:
-        if not _MIN_CLOCK_HERTZ <= self.in_hertz <= _MAX_CLOCK_HERTZ:  # NaN fails as well
-            msg = (
-                f"{self.in_hertz:g} Hz is no SM clock: they lie between "
-                f"{_MIN_CLOCK_HERTZ / 1e6:g} and {_MAX_CLOCK_HERTZ / 1e6:g} MHz; "
-                "is the unit MHz where it should be Hz, or the reverse?"
-            )
-            raise ValueError(msg)
-
-    @classmethod
-    def mhz(cls, value: float) -> Self:
-        """Return the clock of ``value`` megahertz, as DCGM's fields 100 and 113 report."""
-        return cls(in_hertz=value * 1e6)
-
-    @classmethod
-    def hertz(cls, value: float) -> Self:
-        """Return the clock of ``value`` hertz, as DCGM's fields 1603 and 1608 report."""
-        return cls(in_hertz=value)
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the clock that ``text`` names: ``1830 MHz``, ``1.83 GHz``, ``1830000000 Hz``.
-
-        Raises
-        ------
-        ValueError
-            When the unit is missing or unknown, or when no SM runs at such a clock.
-        """
-        match = _CLOCK.fullmatch(text)
-        if match is None:
-            msg = f"{text!r} is no clock; write for example '1830 MHz' or '1.83 GHz'"
-            raise ValueError(msg)
-        number, unit = match.groups()
-        if not unit:
-            msg = f"{text!r} has no unit; write '{number} MHz' (or GHz, Hz)"
-            raise ValueError(msg)
-        if unit.lower() not in _HERTZ:
-            msg = f"{text!r} has the unknown unit {unit!r}; write '{number} MHz' (or GHz, Hz)"
-            raise ValueError(msg)
-        return cls(in_hertz=float(number) * _HERTZ[unit.lower()])
-
-    @property
-    def in_mhz(self) -> float:
-        """The clock in megahertz."""
-        return self.in_hertz / 1e6
-
-    def __str__(self) -> str:
-        """Return the clock as people write it: ``1830 MHz``."""
-        return f"{self.in_mhz:.6g} MHz"
+def precision_named(text: str) -> Precision | None:
+    """Return the precision that ``text`` names in any case, ``nvfp4`` as ``fp4``; else None."""
+    name = text.strip().lower()
+    return next((known for known in PRECISIONS if known == name), _ALIASES.get(name))
 
 
 def ofu_at(tensor: float, *, clock: Clock, max_clock: Clock) -> float:
@@ -149,7 +101,7 @@ def ofu(
     ratio = np.asarray(tensor, dtype=np.float64)
     clock = np.asarray(clock_mhz, dtype=np.float64)
     top = np.asarray(max_clock_mhz, dtype=np.float64)
-    low, high = _MIN_CLOCK_HERTZ / 1e6, _MAX_CLOCK_HERTZ / 1e6
+    low, high = MIN_CLOCK.in_mhz, MAX_CLOCK.in_mhz
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         valid = (ratio >= 0.0) & (ratio <= MAX_RATIO)
         valid &= (clock >= low) & (top >= low) & (top <= high) & (clock <= MAX_RATIO * top)
@@ -157,15 +109,16 @@ def ofu(
 
 
 def mfu_interval(value: float, *, tile_corrected: bool) -> tuple[float, float]:
-    """Return where MFU lies, 0..1, for an OFU that was converted to the data sheet's clock.
+    """Return where MFU lies for ``value``: OFU, or OFU as a share of the data sheet's peak.
 
     Raw, the padding of tiles is still in it, so MFU lies below; corrected, on either side.
+    Against a data sheet that is stated below the boost clock it may lie above 1.
     """
     if tile_corrected:
         low, high = -CORRECTED_WITHIN_POINTS, CORRECTED_WITHIN_POINTS
     else:
         low, high = -RAW_ABOVE_MFU_POINTS[1], -RAW_ABOVE_MFU_POINTS[0]
-    return max(0.0, value + low / 100), min(1.0, max(0.0, value + high / 100))
+    return max(0.0, value + low / 100), max(0.0, value + high / 100)
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -238,7 +191,9 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return {path: figure for path, figure in found.items() if figure is not None}
 
 
-class GpuTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GpuTable(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True
+):  # dict: room for the finder, which remembers
     """All GPU models of ``models/gpus.toml`` and the sources of their figures."""
 
     sources: dict[str, Source]
@@ -274,6 +229,14 @@ class GpuTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         that leaves it open ("NVIDIA H100": SXM, PCIe or NVL?), that has a word more than we
         know, or that is a MIG slice, finds nothing: a wrong peak is worse than none.
         """
+        return self._finder(model_name)
+
+    @cached_property
+    def _finder(self) -> Callable[[str], GpuModel | None]:
+        # A tick asks for every job, and thousands of jobs share a few names.
+        return lru_cache(maxsize=1024)(self._find)
+
+    def _find(self, model_name: str) -> GpuModel | None:
         words = _words(model_name)
         fits: list[tuple[int, GpuModel]] = []
         for model in self.gpu:
@@ -396,3 +359,12 @@ def datasheet_mfu(
     """
     ratio = clock_ratio(gpu, precision, max_clock=max_clock)
     return ratio if isinstance(ratio, Absent) else value * ratio.value
+
+
+def clock_factor(gpu: GpuModel | None, precision: str) -> float | None:
+    """Return :func:`clock_ratio`'s factor for a job as it names itself, None if not known."""
+    known = precision_named(precision)
+    if gpu is None or known is None:
+        return None
+    ratio = clock_ratio(gpu, known)
+    return ratio.value if isinstance(ratio, ClockRatio) else None

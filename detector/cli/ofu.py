@@ -243,7 +243,7 @@ def _lines(
     yield f"OFU             {reading.ofu:.4f}  = {counters}"
     useful = reading.without_padding(reading.ofu)
     if useful is not None:
-        yield f"tile-corrected  {useful:.4f}  = OFU / {reading.factor:.4f}, executed/ideal FLOPs"
+        yield f"tile-corrected  {useful:.4f}  = OFU / {reading.factor:.4f}, executed/ideal FLOP"
     low, high = reading.interval(reading.ofu)
     yield f"MFU lies in     {low:.4f}..{high:.4f} of the peak at the maximal clock"
     for product in reading.products:
