@@ -131,7 +131,7 @@ def incident(**changes: object) -> Incident:
 
 
 def transition(
-    kind: TransitionType = "opened", *, time_ms: int = NOON_MS, **changes: object
+    step: TransitionType = "opened", /, *, time_ms: int = NOON_MS, **changes: object
 ) -> Transition:
     """A step of the incident that :func:`incident` makes of ``changes``."""
-    return Transition(type=kind, time_ms=time_ms, incident=incident(**changes))
+    return Transition(type=step, time_ms=time_ms, incident=incident(**changes))
