@@ -15,10 +15,10 @@ from detector.demo.workload import GPU_MODELS, GpuModel, Workload, healthy, obse
 from detector.fleet import Gpu, Job
 from detector.series import IntArray, Window
 
-# Job sizes and their shares: mean about 11 GPUs, as on a shared cluster where most jobs are
-# small and a few hold most of the GPUs.
+# Job sizes and their shares: heavy-tailed with a mean of about 10 GPUs, as on a shared cluster
+# where most jobs are small and a few hold most of the GPUs.
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-SHARES = (0.30, 0.15, 0.15, 0.25, 0.07, 0.04, 0.02, 0.01, 0.006, 0.004)
+SHARES = (0.308, 0.15, 0.15, 0.25, 0.07, 0.04, 0.016, 0.008, 0.005, 0.003)
 
 _NAMES = (
     "llama3-70b",
