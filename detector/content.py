@@ -13,12 +13,26 @@ from typing import Any
 import msgspec
 
 from detector.analysis.baselines import Model
+from detector.analysis.cases import Case, CaseFile
 from detector.analysis.features import FEATURES
 from detector.analysis.judge import Content
 from detector.analysis.ofu import GpuTable
 from detector.analysis.rules import FAMILIES, KINDS, UNEXPLAINED, Rule, placeholders
 from detector.metric import METRICS
-from detector.tables import ContentErrors, Problem, Table, collected, did_you_mean, read
+from detector.tables import (
+    ContentErrors,
+    Problem,
+    Table,
+    attempt,
+    collected,
+    did_you_mean,
+    read,
+)
+
+__all__ = [
+    "Content", "ContentErrors", "Problem", "load", "load_cases", "load_gpus", "load_rules",
+    "shipped",
+]  # fmt: skip
 
 GPUS = "gpus.toml"
 
@@ -44,13 +58,12 @@ def load(models_dir: Path, rules_dir: Path) -> Content:
     ContentErrors
         With everything that is wrong in any file.
     """
-    models, gpus, rules = collected(
-        [
-            lambda: _models(models_dir),
-            lambda: _gpus(models_dir / GPUS),
-            lambda: _rules(rules_dir),
-        ]
-    )
+    problems: list[Problem] = []
+    models = attempt(_models, models_dir, problems)
+    gpus = attempt(load_gpus, models_dir, problems)
+    rules = attempt(load_rules, rules_dir, problems)
+    if models is None or gpus is None or rules is None:
+        raise ContentErrors(problems)
     return Content(models=models, rules=rules, gpus=gpus)
 
 
@@ -62,14 +75,55 @@ def load_rules(rules_dir: Path) -> tuple[Rule, ...]:
     ContentErrors
         With everything that is wrong in any file.
     """
-    return _rules(rules_dir)
+    paths = _toml_files(rules_dir)
+    if not paths:
+        raise ContentErrors([Problem(file=rules_dir, message="holds no rule (*.toml)")])
+    names: dict[str, Path] = {}
+    found = collected(lambda path: _rule_file(path, names), paths)
+    rules = tuple(rule for group in found for rule in group)
+    problems = list(_fallbacks(rules_dir, rules))
+    if problems:
+        raise ContentErrors(problems)
+    return rules
+
+
+def load_gpus(models_dir: Path) -> GpuTable:
+    """Return the table of GPU models.
+
+    Raises
+    ------
+    ContentErrors
+        With everything that is wrong in it.
+    """
+    return read(models_dir / GPUS).whole(GpuTable)
+
+
+def load_cases(file: Path) -> tuple[Case, ...]:
+    """Return the rules' test cases of one file.
+
+    Raises
+    ------
+    ContentErrors
+        With everything that is wrong in it.
+    """
+    table = read(file)
+    raw = table.content.get("case")
+    for k, case in enumerate(raw if isinstance(raw, list) else ()):
+        want = case.get("want") if isinstance(case, dict) else None
+        features = want.get("features") if isinstance(want, dict) else None
+        for place, named in (("evidence", case.get("evidence")), ("want.features", features)):
+            for name in named if isinstance(named, dict) else ():
+                if name not in FEATURES:
+                    message = f'unknown feature "{name}"{did_you_mean(name, FEATURES)}'
+                    table.complain(f"case[{k}].{place}.{name}", message)
+    return table.whole(CaseFile).case
 
 
 def _models(folder: Path) -> tuple[Model, ...]:
     paths = [path for path in _toml_files(folder) if path.name != GPUS]
     if not paths:
         raise ContentErrors([Problem(file=folder, message="holds no model (*.toml)")])
-    models = collected([lambda path=path: _model(path) for path in paths])
+    models = collected(_model, paths)
     repeated = [name for name, count in Counter(m.name for m in models).items() if count > 1]
     if repeated:
         raise ContentErrors(
@@ -80,35 +134,8 @@ def _models(folder: Path) -> tuple[Model, ...]:
 
 def _model(path: Path) -> Model:
     table = read(path)
-    _known(table, table.content, "", metric=METRICS, family=FAMILIES)
-    return _whole(table, Model)
-
-
-def _gpus(path: Path) -> GpuTable:
-    return _whole(read(path), GpuTable)
-
-
-def _whole(table: Table, kind: Any) -> Any:
-    value = table.convert(kind)
-    if table.problems:
-        raise ContentErrors(table.problems)
-    return value
-
-
-def _rules(folder: Path) -> tuple[Rule, ...]:
-    paths = _toml_files(folder)
-    if not paths:
-        raise ContentErrors([Problem(file=folder, message="holds no rule (*.toml)")])
-    names: dict[str, Path] = {}
-    rules = [
-        rule
-        for found in collected([lambda path=path: _rule_file(path, names) for path in paths])
-        for rule in found
-    ]
-    problems = list(_fallbacks(folder, rules))
-    if problems:
-        raise ContentErrors(problems)
-    return tuple(rules)
+    _known(table, table.content, "", metric=METRICS)
+    return table.whole(Model)
 
 
 def _rule_file(path: Path, names: dict[str, Path]) -> tuple[Rule, ...]:
@@ -124,8 +151,7 @@ def _rule_file(path: Path, names: dict[str, Path]) -> tuple[Rule, ...]:
                 table.complain(f"rule[{k}].name", message)
             elif isinstance(name, str):
                 names[name] = path
-    whole: _RuleFile = _whole(table, _RuleFile)
-    return whole.rule
+    return table.whole(_RuleFile).rule
 
 
 def _check_rule(table: Table, rule: dict[str, Any], path: str) -> None:
@@ -158,7 +184,7 @@ def _known(table: Table, content: dict[str, Any], path: str, **known: Collection
             table.complain(place, f'unknown {key} "{value}"{did_you_mean(value, names)}')
 
 
-def _fallbacks(folder: Path, rules: list[Rule]) -> Iterator[Problem]:
+def _fallbacks(folder: Path, rules: tuple[Rule, ...]) -> Iterator[Problem]:
     """Each family needs one rule that always holds, or a change of it would have no name."""
     for family in FAMILIES:
         always = [
@@ -191,6 +217,3 @@ def _toml_files(folder: Path) -> list[Path]:
     except OSError as error:
         message = f"cannot be read: {error.strerror or error}"
         raise ContentErrors([Problem(file=folder, message=message)]) from error
-
-
-__all__ = ["Content", "ContentErrors", "Problem", "load", "load_rules", "shipped"]

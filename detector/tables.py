@@ -18,6 +18,8 @@ import msgspec
 from detector.series import Duration
 
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,19 @@ class Table:
     def convert(self, kind: type[S]) -> S | None:
         """Return the whole file as a struct, or None after complaining of all that is wrong."""
         return self._struct(self.content, kind, "")
+
+    def whole(self, kind: type[S]) -> S:
+        """Return the whole file as a struct.
+
+        Raises
+        ------
+        ContentErrors
+            With everything that was complained of so far.
+        """
+        value = self.convert(kind)
+        if value is None or self.problems:
+            raise ContentErrors(self.problems)
+        return value
 
     def _struct(self, value: object, kind: type[S], path: str) -> S | None:
         if not isinstance(value, dict):
@@ -165,24 +180,28 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; known are {', '.join(names)}" if len(names) <= 20 else ""
 
 
-def collected(work: Iterable[Callable[[], Any]]) -> list[Any]:
-    """Return what each piece of work returns.
+def attempt(work: Callable[[T], R], item: T, problems: list[Problem]) -> R | None:
+    """Return what ``work`` makes of ``item``, or None after adding to ``problems``."""
+    try:
+        return work(item)
+    except ContentErrors as error:
+        problems.extend(error.problems)
+        return None
+
+
+def collected(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Return what ``work`` makes of each item.
 
     Raises
     ------
     ContentErrors
         With the problems of all of them, when any of them has some.
     """
-    done: list[Any] = []
     problems: list[Problem] = []
-    for piece in work:
-        try:
-            done.append(piece())
-        except ContentErrors as error:
-            problems.extend(error.problems)
+    done = [attempt(work, item, problems) for item in items]
     if problems:
         raise ContentErrors(problems)
-    return done
+    return [made for made in done if made is not None]
 
 
 def _decode(kind: type, value: object) -> object:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from detector.analysis.baselines import Family
 from detector.analysis.change import Confirmed, Estimate
 from detector.analysis.derived import derived
 from detector.analysis.features import Evidence, measure
 from detector.analysis.ofu import GpuTable
 from detector.analysis.peers import attribute
-from detector.analysis.rules import Family, Rule, Verdict, evaluate, holds, in_words
+from detector.analysis.rules import Rule, Verdict, evaluate, holds, in_words
 from detector.fleet import Job
 from detector.series import ContextEvent, Duration, FloatArray, Interval, Window
 

@@ -136,7 +136,8 @@ def written(value: float | None, unit: Unit) -> str:
         return "unknown"
     if unit == "relative":
         digits = 0 if abs(value) >= 0.1 else 1
-        return f"{100 * value:+.{digits}f} %".replace("-", "−")
+        number = f"{100 * value:+.{digits}f}".replace("-", "−").removesuffix(".0")
+        return "0 %" if number in ("+0", "−0") else f"{number} %"
     if unit == "share":
         return f"{100 * value:.0f} %"
     if unit == "flag":

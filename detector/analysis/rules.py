@@ -13,10 +13,10 @@ from typing import Literal, get_args
 
 import msgspec
 
+from detector.analysis.baselines import Family
 from detector.analysis.features import FEATURES, Evidence, written
 from detector.series import Duration
 
-Family = Literal["performance", "capacity", "telemetry", "accounting"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 Severity = Literal["info", "warning", "error", "critical"]

@@ -1,0 +1,66 @@
+"""``ofuwatch rules test``: run the rules' cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from detector.cli import EXIT_PROBLEM, fail
+
+if TYPE_CHECKING:
+    from detector.analysis.cases import Result
+
+
+@click.group(short_help="Test rules against TOML cases.")
+def command() -> None:
+    """Work with the rules."""
+
+
+@command.command("test")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="The config.toml whose rules and models are tested; the shipped one if left out.",
+)
+def test(files: tuple[Path, ...], config_file: Path | None) -> None:
+    """Run the cases in FILES, or those in the `tests` folder of the rules.
+
+    Exit code 0 when all pass, 1 when one fails, 2 when a file is wrong.
+    """
+    from detector import config, content
+    from detector.analysis.cases import run_case
+
+    try:
+        where = config.load(config_file).content
+        rules, gpus = content.load_rules(where.rules), content.load_gpus(where.models)
+        files = files or tuple(sorted((where.rules / "tests").glob("*.toml")))
+        if not files:
+            fail(f"{where.rules / 'tests'}: no cases there; name the files")
+        cases = [(file, case) for file in files for case in content.load_cases(file)]
+    except content.ContentErrors as error:
+        for problem in error.problems:
+            click.echo(problem, err=True)
+        fail(f"{len(error.problems)} problem(s); nothing was tested")
+    failed = 0
+    for file, case in cases:
+        result = run_case(case, rules, gpus)
+        failed += bool(result.failures)
+        _print(file, case.name, result)
+    passed = len(cases) - failed
+    click.echo(f"{passed} of {len(cases)} cases passed, {len(rules)} rules")
+    if failed:
+        raise SystemExit(EXIT_PROBLEM)
+
+
+def _print(file: Path, name: str, result: Result) -> None:
+    if not result.failures:
+        return
+    click.echo(f"FAILED {file}: {name}")
+    for line in result.failures:
+        click.echo(f"  {line}")
+    for line in result.rows:
+        click.echo(f"  row of {line}")
