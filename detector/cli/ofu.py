@@ -54,6 +54,10 @@ class _Converted:
     mfu: float
     peak: ofu.Figure | None
 
+    def tflops(self, mfu: float) -> float | None:
+        """Return the rate, 1e12 FLOP/s, at ``mfu`` of the peak."""
+        return None if self.peak is None else mfu * self.peak.value
+
 
 @click.command(name="ofu")
 @click.option("--tensor", metavar="RATIO", help="Tensor pipe active, 0..1 (DCGM field 1004).")
@@ -282,10 +286,21 @@ def _product_line(product: tiles.Weighted, model: GpuModel | None) -> str:
 
 
 def _datasheet_rows(reading: _Reading, converted: list[_Converted]) -> Iterable[list[str]]:
-    yield ["precision", "TFLOP/s", "f_tensor", "factor", "MFU", "tile-corrected", "MFU lies in"]
+    corrected = "tile-corrected"
+    yield [
+        "precision",
+        "peak",
+        "f_tensor",
+        "factor",
+        "MFU",
+        corrected,
+        "MFU lies in",
+        "TFLOP/s",
+    ]
     for row in converted:
         useful = reading.without_padding(row.mfu)
         low, high = reading.interval(row.mfu)
+        tflops = row.tflops(row.mfu if useful is None else useful)
         yield [
             row.precision,
             _figure(row.peak),
@@ -294,6 +309,7 @@ def _datasheet_rows(reading: _Reading, converted: list[_Converted]) -> Iterable[
             f"{row.mfu:.4f}",
             "-" if useful is None else f"{useful:.4f}",
             f"{low:.4f}..{high:.4f}",
+            "-" if tflops is None else f"{tflops:.1f}",
         ]
 
 
@@ -367,6 +383,7 @@ def _record(
 
 
 def _datasheet_record(reading: _Reading, row: _Converted) -> dict[str, Any]:
+    useful = reading.without_padding(row.mfu)
     return {
         "precision": row.precision,
         "peak_tflops": row.peak and row.peak.value,
@@ -374,8 +391,9 @@ def _datasheet_record(reading: _Reading, row: _Converted) -> dict[str, Any]:
         "tensor_clock_implied": row.ratio.implied,
         "clock_ratio": row.ratio.value,
         "mfu": row.mfu,
-        "mfu_tile_corrected": reading.without_padding(row.mfu),
+        "mfu_tile_corrected": useful,
         "mfu_interval": reading.interval(row.mfu),
+        "tflops": row.tflops(row.mfu if useful is None else useful),
     }
 
 
