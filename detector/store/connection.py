@@ -7,10 +7,10 @@ ten seconds, and what a lost reply left undone only the caller can tell.
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 import redis
@@ -18,7 +18,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from detector.store import embedded
-from detector.store.embedded import OLDEST, EmbeddedServer
+from detector.store.binary import OLDEST
+from detector.store.embedded import EmbeddedServer
 from detector.store.errors import StoreError, Trouble, translate
 from detector.store.server import address
 
@@ -87,6 +88,7 @@ class ServerFacts:
     policy: str
     aof: bool
     saving: bool
+    loading: bool
     replica: bool
     cluster: bool
 
@@ -106,6 +108,16 @@ class Store:
     client: redis.Redis
     server: EmbeddedServer | None
     chosen: str
+
+    def revived(self) -> "Store":
+        """Return the store with its embedded server running again, if that is ours and died.
+
+        The client, and whatever was built on it, goes on as it is: the socket is the same.
+        """
+        if self.server is None or not self.server.owned or self.server.alive():
+            return self
+        self.server.stop()
+        return replace(self, server=embedded.start(self.server.state))
 
     def close(self) -> None:
         """Close the connections, and stop the embedded server if it is ours."""
@@ -139,7 +151,7 @@ def open_store(
         store = Store(client=client, server=None, chosen=f"{address(client)} ({source})")
     else:
         server = embedded.start(settings.folder(environ), attach=attach)
-        client = _client(f"unix://{server.socket}")
+        client = _client(f"unix://{quote(str(server.socket))}")
         whose = "embedded" if server.owned else "embedded, of another process"
         store = Store(client=client, server=server, chosen=f"{server.binary} ({whose})")
     try:
@@ -193,6 +205,7 @@ def inspect(client: redis.Redis) -> ServerFacts:
         aof=bool(facts.get("aof_enabled")),
         saving="err"
         not in (facts.get("aof_last_write_status"), facts.get("rdb_last_bgsave_status")),
+        loading=bool(facts.get("loading")),
         replica=facts.get("role") in ("slave", "replica"),
         cluster=bool(facts.get("cluster_enabled")),
     )
@@ -215,6 +228,8 @@ def refuse(facts: ServerFacts, *, where: str) -> None:
 def problems(facts: ServerFacts) -> tuple[str, ...]:
     """Return what makes the server unfit to be trusted with alerts, each in one line."""
     found = []
+    if facts.loading:
+        found.append("the store is still loading its data; wait")
     if facts.replica:
         found.append("the store is a read-only replica; point `url` at the primary")
     if facts.max_bytes and facts.policy != "noeviction":

