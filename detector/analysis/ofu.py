@@ -359,12 +359,3 @@ def datasheet_mfu(
     """
     ratio = clock_ratio(gpu, precision, max_clock=max_clock)
     return ratio if isinstance(ratio, Absent) else value * ratio.value
-
-
-def clock_factor(gpu: GpuModel | None, precision: str) -> float | None:
-    """Return :func:`clock_ratio`'s factor for a job as it names itself, None if not known."""
-    known = precision_named(precision)
-    if gpu is None or known is None:
-        return None
-    ratio = clock_ratio(gpu, known)
-    return ratio.value if isinstance(ratio, ClockRatio) else None

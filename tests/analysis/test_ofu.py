@@ -18,12 +18,12 @@ from detector.analysis.ofu import (
     GpuModel,
     GpuTable,
     Precision,
-    clock_factor,
     clock_ratio,
     datasheet_mfu,
     mfu_interval,
     ofu,
     ofu_at,
+    precision_named,
 )
 
 _FILE = Path(__file__).parent.parent.parent / "models" / "gpus.toml"
@@ -364,7 +364,6 @@ def test_what_no_source_gives_is_said_and_not_guessed(
     ):
         assert isinstance(said, Absent)
         assert re.match(reason, said.reason)
-    assert clock_factor(_model(name), precision) is None
 
 
 def test_a_reported_maximum_fills_in_for_one_that_no_source_gives() -> None:
@@ -373,16 +372,21 @@ def test_a_reported_maximum_fills_in_for_one_that_no_source_gives() -> None:
     assert ratio.value == pytest.approx(1785 / (835.5e6 / (132 * 4096)))
 
 
-def test_a_job_s_factor_is_known_by_the_words_it_uses_and_absent_otherwise() -> None:
-    model = _model("B200")
-    assert (
-        clock_factor(model, "NVFP4")
-        == clock_factor(model, "fp4")
-        == _ratio("B200", "fp4").value
-    )
-    assert clock_factor(None, "bf16") is None
-    assert clock_factor(model, "") is None
-    assert clock_factor(model, "int4") is None
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ("BF16", "bf16"),
+        (" fp8 ", "fp8"),
+        ("NVFP4", "fp4"),
+        ("mxfp4", "fp4"),
+        ("int4", None),
+        ("", None),
+    ],
+)
+def test_a_precision_is_known_by_the_words_people_use(
+    text: str, precision: Precision | None
+) -> None:
+    assert precision_named(text) == precision
 
 
 # --- the file ---------------------------------------------------------------------------------
