@@ -1,0 +1,127 @@
+"""Who a job is and what was announced about it, from its hash ``:m`` and its stream ``:e``.
+
+Both are written by people and scripts: what cannot be read is left out and noted.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import msgspec
+
+from detector.fleet import Gpu, Job
+from detector.series import ContextEvent, Interval
+from detector.store.entries import safe
+
+_PLAIN = ("name", "owner", "team", "scheduler", "cluster", "gpu_model", "precision")
+_NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?")
+
+# From 1973 in milliseconds, and to the year 5138 in seconds: no time is meant both ways.
+_MILLISECONDS_FROM = 10**11
+
+_LONGEST_TEXT = 1024  # of a label, a name or a note; chosen: more is no label but a mistake
+
+Note = Callable[[str, str], None]
+_Read = TypeVar("_Read")
+
+
+def time_ms(text: str) -> int:
+    """Return the time that epoch seconds, epoch milliseconds or ISO 8601 (UTC if bare) names.
+
+    Raises
+    ------
+    ValueError
+        When ``text`` is none of them.
+    """
+    text = text.strip()
+    if _NUMBER.fullmatch(text):
+        number = float(text)
+        if number > 2**53:
+            msg = f"time {safe(text)} is too large"
+            raise ValueError(msg)
+        return round(number if abs(number) >= _MILLISECONDS_FROM else number * 1000)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def read_job(job: str, fields: Mapping[str, str], note: Note) -> Job:
+    """Return who a job is; ``note(field, why)`` is told what cannot be read."""
+    plain: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    roster: tuple[Gpu, ...] | None = None
+    start_ms: int | None = None
+    for name, text in fields.items():
+        if name == "gpus":
+            roster = _or_noted(_roster, text, name, note)
+        elif name == "start":
+            start_ms = _or_noted(time_ms, text, name, note)
+        elif name == "lineage":
+            continue
+        elif len(text) > _LONGEST_TEXT:
+            note(name, f"{len(text)} characters are too long")
+        else:
+            (plain if name in _PLAIN else labels)[name] = text
+    return Job(
+        id=job,
+        roster=roster or (),
+        start_ms=start_ms,
+        lineage=_listed(fields.get("lineage", "")),
+        labels=labels,
+        **plain,
+    )
+
+
+def read_event(entry_ms: int, fields: Mapping[str, str]) -> ContextEvent:
+    """Return the event of one entry; a time that cannot be read is the entry's own."""
+    start = _or_noted(time_ms, fields.get("start", ""), "", _ignored)
+    start = entry_ms if start is None else start
+    end = _or_noted(time_ms, fields.get("end", ""), "", _ignored)
+    span = Interval(start_ms=start, end_ms=max(start, start if end is None else end))
+    note = fields.get("note", "")[:_LONGEST_TEXT]
+    return ContextEvent(kind=fields.get("kind", "unknown")[:64], span=span, note=note)
+
+
+def write_event(event: ContextEvent) -> list[str | int]:
+    """Return the fields of an event's entry, ``[name, text, ...]``."""
+    flat: list[str | int] = ["kind", event.kind, "start", event.span.start_ms]
+    if event.span.length_ms:
+        flat += ["end", event.span.end_ms]
+    return [*flat, "note", event.note] if event.note else flat
+
+
+def touching(events: Iterable[ContextEvent], span: Interval) -> tuple[ContextEvent, ...]:
+    """Return the events that touch ``span``, oldest first, each once."""
+    found = {
+        (event.span.start_ms, event.span.end_ms, event.kind, event.note): event
+        for event in events
+        if event.span.start_ms < span.end_ms
+        and (event.span.end_ms > span.start_ms or event.span.start_ms >= span.start_ms)
+    }
+    return tuple(found[key] for key in sorted(found))
+
+
+def _roster(text: str) -> tuple[Gpu, ...]:
+    """GPUs as a JSON list of objects or UUIDs, or as UUIDs with commas between."""
+    if not text.lstrip().startswith("["):
+        return tuple(Gpu(uuid=uuid) for uuid in _listed(text))
+    items = msgspec.json.decode(text, type=list[Gpu | str])
+    return tuple(Gpu(uuid=item) if isinstance(item, str) else item for item in items)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _or_noted(read: Callable[[str], _Read], text: str, name: str, note: Note) -> _Read | None:
+    try:
+        return read(text)
+    except (ValueError, OverflowError) as exc:  # msgspec's errors are ValueErrors
+        note(name, str(exc))
+        return None
+
+
+def _ignored(_name: str, _why: str) -> None:
+    """Events are shown as far as they can be read."""

@@ -1,0 +1,289 @@
+"""The jobs' histories in Redis: written, read since a cursor, read as a window, rolled up.
+
+Anybody may write a history (``XADD ofu:{<job>}:s * v 0.41``); nothing that is written there
+stops a read. What cannot be used is set aside with a reason of ``REASONS`` and counted. One
+process reads and rolls up; any number write.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import redis
+
+from detector.fleet import Job
+from detector.series import Batch, ContextEvent, FloatArray, Interval, Reject, Window
+from detector.store.about import read_event, read_job, touching, write_event
+from detector.store.chunks import (
+    CHUNK_MS,
+    Stretch,
+    chunk_start,
+    field_name,
+    join,
+    unpack,
+)
+from detector.store.discovery import Discovery
+from detector.store.entries import REASONS, decode, encode, gpu_codes, gpu_values, safe
+from detector.store.errors import translate
+from detector.store.increments import Increments
+from detector.store.keys import Keys
+from detector.store.rejects import Rejected, Rejects
+from detector.store.roll import Roll
+from detector.store.server import Command, Reply, Server, pairs
+from detector.store.settings import HistorySettings
+
+__all__ = ["REASONS", "History", "HistorySettings", "Rejected", "Sample"]
+
+# Bound of a stream that nobody rolls up: 6 h at one entry a second. Chosen.
+_LONGEST_STREAM = 21_600
+_LONGEST_EVENTS = 1_000  # of a job: a checkpoint every ten minutes for a week
+
+_WRITES_A_PIPELINE = 5_000
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One scrape of one job, to be written.
+
+    Attributes
+    ----------
+    ofu
+        Mean over the job's GPUs, 0..1. A scrape without data is not written.
+    fields
+        Other metrics by their catalogue names; NaN is left out.
+    gpus
+        OFU of each GPU in the roster's order, shape ``(g,)``; NaN is no data.
+    """
+
+    job: str
+    time_ms: int
+    ofu: float
+    fields: Mapping[str, float] = field(default_factory=dict)
+    gpus: FloatArray | None = None
+
+
+class History:
+    """All jobs' histories on one server.
+
+    Parameters
+    ----------
+    client
+        With ``decode_responses`` off; Redis 6.2 or later, or Valkey.
+
+    Raises
+    ------
+    StoreError
+        From every method, when the server cannot be used.
+    """
+
+    def __init__(self, client: redis.Redis, keys: Keys, settings: HistorySettings) -> None:
+        self._server = Server(client)
+        self._keys = keys
+        self._settings = settings
+        self._expire_s = (settings.keep + _DAY_MS) // 1000
+        self._rejects = Rejects(self._server, keys, expire_s=self._expire_s)
+        self._discovery = Discovery(self._server, keys, self._rejects, every=settings.discover)
+        self._increments = Increments(self._server, settings, self._discovery, self._rejects)
+        self._roll = Roll(self._server, keys, settings, self._discovery, self._rejects)
+
+    def increments(self, cursors: Mapping[str, int], *, now_ms: int) -> Batch:
+        """Return the entries of all known jobs after each job's cursor.
+
+        ``cursors`` has the time of the last entry that was taken of each job, ms; a job that
+        is not in it is read from ``first_look`` before now. An entry without a usable ``v``
+        stands in the batch with OFU NaN, so that a cursor can move past it.
+        """
+        return self._increments.read(cursors, now_ms=now_ms)
+
+    def jobs(self) -> tuple[str, ...]:
+        """Return the jobs known by now, see :meth:`increments`."""
+        return tuple(self._discovery.keys_of)
+
+    def last_seen(self, job: str) -> int | None:
+        """Return the time of the newest entry known of a job, ms."""
+        newest = self._discovery.newest.get(job, -1)
+        return None if newest < 0 else newest
+
+    def write(
+        self,
+        job: str,
+        *,
+        time_ms: int,
+        ofu: float,
+        fields: Mapping[str, float] | None = None,
+        gpus: FloatArray | None = None,
+    ) -> bool:
+        """Write one entry; see :meth:`write_many`."""
+        sample = Sample(job=job, time_ms=time_ms, ofu=ofu, fields=fields or {}, gpus=gpus)
+        return self.write_many([sample])[0]
+
+    def write_many(self, samples: Sequence[Sample]) -> list[bool]:
+        """Write entries and return for each whether it is in the history.
+
+        Writing one again is harmless and true. False: the stream has a later entry, or the
+        key holds another type; both are set aside with their reason.
+
+        Raises
+        ------
+        ValueError
+            When an OFU is not in 0..1, a time not above 0, or a metric or a job's id unknown
+            to the catalogue or the keys. Nothing has been written then.
+        """
+        commands = [self._addition(sample) for sample in samples]
+        written: list[bool] = []
+        for at in range(0, len(commands), _WRITES_A_PIPELINE):
+            batch = samples[at : at + _WRITES_A_PIPELINE]
+            replies = self._server.pipeline(commands[at : at + _WRITES_A_PIPELINE])
+            written += self._judged(batch, replies)
+        for sample, done in zip(samples, written, strict=True):
+            if done:
+                self._discovery.add(sample.job)
+        return written
+
+    def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
+        """Return a job's history in ``[start_ms, end_ms)``, from its chunks and its stream."""
+        start_ms = max(start_ms, 0)
+        key = self._keys.samples(job)
+        # The stream first: what is rolled up in between is then met twice, never missed.
+        commands: list[Command] = [
+            ["XRANGE", key, start_ms, f"({max(end_ms, 0)}"],
+            ["XREVRANGE", self._keys.events(job), "+", "-", "COUNT", _LONGEST_EVENTS],
+        ]
+        starts = self._chunk_starts(job, start_ms, end_ms)
+        if starts:
+            commands.append(["HMGET", self._keys.chunks(job), *map(field_name, starts)])
+        entries, events, *blobs = self._server.pipeline(commands)
+        parts = self._unpacked(job, starts, blobs[0] if blobs else [])
+        if isinstance(entries, list) and entries:
+            parts.append(_stretch(entries))
+        rows = join(parts).between(start_ms - 1, end_ms)
+        context = [
+            read_event(int(entry.partition(b"-")[0]), _texts(flat))
+            for entry, flat in (events if isinstance(events, list) else ())
+        ]
+        return Window(
+            times_ms=rows.times_ms,
+            fields=rows.fields,
+            gpus=None if rows.codes is None else gpu_values(rows.codes),
+            events=touching(context, Interval(start_ms=start_ms, end_ms=end_ms)),
+        )
+
+    def describe(self, job: str) -> Job:
+        """Return who a job is; of a job that nobody described, its id alone."""
+        return self.describe_many([job])[job]
+
+    def describe_many(self, jobs: Iterable[str]) -> dict[str, Job]:
+        """Return who the jobs are, by id."""
+        wanted = list(jobs)
+        replies = self._server.pipeline(["HGETALL", self._keys.about(job)] for job in wanted)
+        described = {}
+        for job, reply in zip(wanted, replies, strict=True):
+            if isinstance(reply, Exception):
+                self._rejects.add(job, self._keys.about(job), "wrong_type")
+            described[job] = self._described(job, reply)
+        return described
+
+    def announce(self, job: str, event: ContextEvent) -> None:
+        """Add an event to a job's context; announcing it again shows nothing new."""
+        key = self._keys.events(job)
+        fields = write_event(event)
+        replies = self._server.pipeline(
+            [
+                ["XADD", key, "MAXLEN", "~", _LONGEST_EVENTS, "*", *fields],
+                ["EXPIRE", key, self._expire_s],
+            ]
+        )
+        if isinstance(replies[0], redis.RedisError):
+            raise translate(replies[0], self._server.where)
+
+    def roll(self, jobs: Iterable[str], *, now_ms: int) -> None:
+        """Move what is older than ``stream`` into chunks, and drop what is past ``keep``."""
+        self._roll.all(jobs, self._increments.delivered, now_ms=now_ms)
+
+    def roll_some(self, now_ms: int) -> int:
+        """Roll up a few jobs, all within five minutes of calls; return how many."""
+        return self._roll.some(self._increments.delivered, now_ms=now_ms)
+
+    def set_aside(self, rejects: Iterable[Reject]) -> None:
+        """Count ``rejects``, as a batch returned them, in their jobs' ``:r`` hashes."""
+        self._rejects.set_aside(rejects)
+
+    def reject(self, job: str, entry: str, reason: str, detail: str = "") -> None:
+        """Note one for the next batch; job "" is the inbox."""
+        self._rejects.add(job, entry, reason, detail)
+
+    def rejected(self, job: str) -> Mapping[str, Rejected]:
+        """Return what was set aside of a job so far, by reason."""
+        return self._rejects.rejected(job)
+
+    def _addition(self, sample: Sample) -> Command:
+        if sample.time_ms <= 0:
+            msg = f"time {sample.time_ms} ms of job {safe(sample.job)} is not above 0"
+            raise ValueError(msg)
+        entry = f"{sample.time_ms}-0"
+        flat = encode(sample.ofu, sample.fields, sample.gpus)
+        key = self._keys.samples(sample.job)
+        return ["XADD", key, "MAXLEN", "~", _LONGEST_STREAM, entry, *flat]
+
+    def _judged(self, samples: Sequence[Sample], replies: Sequence[Reply]) -> list[bool]:
+        """Whether each sample is there; an id that is refused may be a repeated write."""
+        refused = [
+            at for at, reply in enumerate(replies) if isinstance(reply, redis.RedisError)
+        ]
+        keys = [(self._keys.samples(samples[at].job), samples[at].time_ms) for at in refused]
+        found = self._server.pipeline(
+            ["XRANGE", key, f"{time}-0", f"{time}-0"] for key, time in keys
+        )
+        there = [True] * len(samples)
+        for at, reply in zip(refused, found, strict=True):
+            there[at] = isinstance(reply, list) and bool(reply)
+            if not there[at]:
+                reason = "went_back" if isinstance(reply, list) else "wrong_type"
+                self._rejects.add(samples[at].job, f"{samples[at].time_ms}-0", reason)
+        return there
+
+    def _chunk_starts(self, job: str, start_ms: int, end_ms: int) -> list[int]:
+        first = chunk_start(start_ms)
+        if end_ms - first <= 2 * self._settings.keep:
+            return list(range(first, end_ms, CHUNK_MS))
+        # "Everything" is a span of millions of chunks: ask which there are.
+        names = self._server.run("HKEYS", self._keys.chunks(job))
+        known = names if isinstance(names, list) else []
+        starts = sorted(int(name) * 1000 for name in known if name.isdigit())
+        return [start for start in starts if first <= start < end_ms]
+
+    def _unpacked(self, job: str, starts: Sequence[int], blobs: Reply) -> list[Stretch]:
+        parts = []
+        if isinstance(blobs, list):
+            for start, blob in zip(starts, blobs, strict=True):
+                if blob is not None:
+                    try:
+                        parts.append(unpack(blob, start))
+                    except ValueError as exc:
+                        self._rejects.add(job, f"{start}-0", "bad_chunk", str(exc))
+        return parts
+
+    def _described(self, job: str, reply: Reply) -> Job:
+        known = () if isinstance(reply, Exception) else pairs(reply)
+        flat = [text for pair in known for text in pair]
+
+        def note(name: str, why: str) -> None:
+            self._rejects.add(job, ":m", "bad_description", safe(f"{name}: {why}"))
+
+        described = read_job(job, _texts(flat), note)
+        self._increments.roster_sizes[job] = len(described.roster)
+        return described
+
+
+def _stretch(entries: Sequence[tuple[bytes, list[bytes]]]) -> Stretch:
+    decoded = decode([entry[0] for entry in entries], [entry[1] for entry in entries])
+    return Stretch(
+        times_ms=decoded.times_ms,
+        fields=decoded.fields,
+        codes=gpu_codes(decoded.packed),
+    )
+
+
+def _texts(flat: Sequence[bytes]) -> dict[str, str]:
+    texts = [text.decode("utf-8", "replace") for text in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
