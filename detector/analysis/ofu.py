@@ -39,7 +39,7 @@ BOUNDS_SOURCE = "arXiv 2605.20799"
 Precision = Literal["fp64", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
-# Data sheets call the four-bit format of Blackwell by its block scaling as well.
+# Formats named by their block scaling run at the rate of the plain format (CUTLASS, tcgen05).
 _ALIASES: dict[str, Precision] = {
     "nvfp4": "fp4",
     "mxfp4": "fp4",
