@@ -2,9 +2,8 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from hypothesis import given
@@ -18,45 +17,9 @@ from detector.notify.http import (
     parse_retry_after,
     post,
 )
+from tests.notify.loopback import serving, status
 
 SECRET_PATH = "/services/T000/B000/hunter2"
-Answer = Callable[[BaseHTTPRequestHandler], None]
-
-
-@contextmanager
-def serving(answer: Answer) -> Iterator[str]:
-    """A real server on loopback that answers each POST with ``answer``."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            answer(self)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}{SECRET_PATH}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def status(code: int, *, body: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
-    def answer(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(code)
-        for name, value in (headers or {}).items():
-            request.send_header(name, value)
-        request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        request.wfile.write(body)
-
-    return answer
 
 
 def send(url: str, *, timeout_s: float = 5.0) -> Response | Failure:
@@ -92,7 +55,7 @@ def test_a_redirect_is_returned_and_not_followed() -> None:
         hits.append(request.path)
         status(307, headers={"Location": "/elsewhere"})(request)
 
-    with serving(redirect) as url:
+    with serving(redirect, path=SECRET_PATH) as url:
         answer = send(url)
     assert isinstance(answer, Response)
     assert answer.status == 307
@@ -149,7 +112,7 @@ def test_a_connection_cut_after_the_request_may_have_been_delivered() -> None:
 
 
 def test_plain_http_behind_an_https_url_is_a_tls_failure_that_sent_nothing() -> None:
-    with serving(status(200)) as url:
+    with serving(status(200), path=SECRET_PATH) as url:
         answer = send(url.replace("http://", "https://"))
     assert isinstance(answer, Failure)
     assert not answer.ambiguous
