@@ -39,7 +39,8 @@ BOUNDS_SOURCE = "arXiv 2605.20799"
 Precision = Literal["fp64", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
-# Formats named by their block scaling run at the rate of the plain format (CUTLASS, tcgen05).
+# The data sheets' FP4 peak is that of the block-scaled formats; block-scaled FP8 and FP6 run at
+# the rate of the plain ones (CUTLASS documentation, table of tcgen05.mma).
 _ALIASES: dict[str, Precision] = {
     "nvfp4": "fp4",
     "mxfp4": "fp4",
