@@ -1,0 +1,45 @@
+"""`ofuwatch demo`: the service at work on this machine."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import click
+
+from detector.cli import EXIT_PROBLEM, EXIT_UNAVAILABLE, fail
+
+
+@click.command()
+@click.option("--stay", is_flag=True, help="Keep the service running afterwards.")
+@click.option("--jobs", default=200, show_default=True, help="Synthetic jobs in the fleet.")
+@click.option("--seed", default=1, show_default=True, help="Another seed, another fleet.")
+@click.option(
+    "--seconds", default=55.0, show_default=True, help="How long three hours are played."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for charts, log and data; default: ofuwatch-demo in the temporary folder.",
+)
+def command(*, stay: bool, jobs: int, seed: int, seconds: float, out: Path | None) -> None:
+    """Play a fleet with real and synthetic regressions to the real service, and show it."""
+    from rich.console import Console
+
+    from detector.content import shipped
+    from detector.demo.stage import Plan, perform
+    from detector.store.errors import StoreError
+
+    folder = (out or Path(tempfile.gettempdir()) / "ofuwatch-demo").resolve()
+    if out is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    plan = Plan(folder=folder, content=shipped(), jobs=jobs, play_s=seconds, seed=seed)
+    try:
+        good = perform(plan, Console(), stay=stay)
+    except StoreError as error:
+        fail(str(error), code=EXIT_UNAVAILABLE)
+    except OSError as error:
+        fail(f"{folder}: {error.strerror or error}", code=EXIT_UNAVAILABLE)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    if not good:
+        raise SystemExit(EXIT_PROBLEM)
