@@ -7,7 +7,7 @@ out is ambiguous, and the caller has to look before it posts again.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -180,12 +180,13 @@ class Api:
     ) -> Denied | Retry | None:
         """Put a file into a thread; None is success.
 
-        Slack's three steps: ask where to, send the bytes, say where the file belongs.
+        Slack's three steps: ask where to, send the bytes, say where the file belongs. Only
+        the last one shows anything to anybody, so only it can be ambiguous.
         """
         asked = {"filename": filename, "length": len(content), "alt_txt": title}
         place = self.call("files.getUploadURLExternal", asked, now_ms=now_ms)
         if isinstance(place, Denied | Retry):
-            return place
+            return replace(place, ambiguous=False) if isinstance(place, Retry) else place
         if trouble := self._upload(str(place.get("upload_url", "")), content):
             return trouble
         done = {

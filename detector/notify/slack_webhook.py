@@ -1,4 +1,4 @@
-"""Slack's incoming webhooks: the tier without an app. Messages only: no edits, threads, charts."""
+"""Slack's incoming webhooks, the tier without an app: no edits, no threads, no charts."""
 
 from collections.abc import Mapping
 
