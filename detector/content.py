@@ -6,7 +6,6 @@ is read before anything is refused.
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from detector.tables import (
     collected,
     did_you_mean,
     read,
+    shipped,
 )
 
 __all__ = [
@@ -39,15 +39,6 @@ GPUS = "gpus.toml"
 
 class _RuleFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rule: tuple[Rule, ...]
-
-
-def shipped() -> Path:
-    """Return the folder that holds the shipped ``config.toml``, ``models/`` and ``rules/``.
-
-    In a wheel that is within the package; in a checkout it is the repository's root.
-    """
-    packaged = Path(str(files("detector"))) / "_content"
-    return packaged if packaged.is_dir() else Path(str(files("detector"))).parent
 
 
 def load(models_dir: Path, rules_dir: Path) -> Content:

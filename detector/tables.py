@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -142,6 +143,15 @@ class Table:
             message, _, inner = str(error).partition(" - at `$")
             self.complain(path + inner.rstrip("`"), _plain(message, value))
             return None
+
+
+def shipped() -> Path:
+    """Return the folder that holds the shipped ``config.toml``, ``models/`` and ``rules/``.
+
+    In a wheel that is within the package; in a checkout it is the repository's root.
+    """
+    packaged = Path(str(files("detector"))) / "_content"
+    return packaged if packaged.is_dir() else Path(str(files("detector"))).parent
 
 
 def read(file: Path) -> Table:

@@ -1,0 +1,279 @@
+"""``config.toml``: the wiring, composed of each part's own settings.
+
+Secrets never stand in it: it names files or environment variables that hold them. So it can be
+committed, printed and mailed, and :func:`effective` has nothing to hide but what somebody put
+into a URL all the same.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from detector.incident.lifecycle import Policy
+from detector.log import LogSettings
+from detector.notify.slack import SlackSettings
+from detector.notify.webhook import WebhookSettings
+from detector.series import Duration
+from detector.store.connection import RedisSettings
+from detector.store.settings import HistorySettings, InboxSettings
+from detector.tables import ContentErrors, Problem, Table, read, shipped
+
+__all__ = [
+    "Config", "ContentErrors", "ContentSettings", "Problem", "ReceiverSettings", "TickSettings",
+    "effective", "load", "secret",
+]  # fmt: skip
+
+ReceiverSettings = SlackSettings | WebhookSettings
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class ContentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table ``[content]``: where models and rules are. Absolute once loaded."""
+
+    models: Path = Path("models")
+    rules: Path = Path("rules")
+
+
+class TickSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table ``[tick]``.
+
+    Attributes
+    ----------
+    interval
+        Time between two passes over the fleet.
+    checkpoint
+        How often the detector's state is saved although nothing happened; a restart reads
+        histories again from there.
+    silent
+        A job without entries for this long (and 20 of its own steps) has ended.
+    """
+
+    # chosen: the usual scrape interval; a pass over 10,000 jobs takes a second
+    interval: Duration = Duration.parse("10s")
+    # chosen: reading 5 minutes of 10,000 jobs again takes a few seconds
+    checkpoint: Duration = Duration.parse("5m")
+    # chosen: longer than a restart with its checkpoint usually takes
+    silent: Duration = Duration.parse("15m")
+
+    def __post_init__(self) -> None:
+        """Refuse a pace that no pass can keep."""
+        if self.interval < 1_000:
+            msg = f"interval must be at least 1s, not {self.interval}"
+            raise ValueError(msg)
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole configuration.
+
+    Attributes
+    ----------
+    cluster
+        Part of every incident's identity and of every message.
+    permalink_base
+        Where people reach this service, ``https://ofu.example.com``; "" gives no links.
+    receivers
+        ``[[receiver]]`` in TOML. Without one, incidents are printed and logged.
+    """
+
+    cluster: str = "local"
+    permalink_base: str = ""
+    redis: RedisSettings = RedisSettings()
+    history: HistorySettings = HistorySettings()
+    inbox: InboxSettings = InboxSettings()
+    content: ContentSettings = ContentSettings()
+    tick: TickSettings = TickSettings()
+    incidents: Policy = Policy()
+    log: LogSettings = LogSettings()
+    receivers: tuple[ReceiverSettings, ...] = msgspec.field(default=(), name="receiver")
+
+
+def load(path: Path | None = None) -> Config:
+    """Return the configuration of a file, of the shipped one if none is given.
+
+    Relative paths in it are relative to the file; in what is returned they are absolute.
+
+    Raises
+    ------
+    ContentErrors
+        With everything that is wrong in it.
+    """
+    file = shipped() / "config.toml" if path is None else path
+    table = read(file)
+    for at, message in _inline_secrets(table.content):
+        table.complain(at, message)
+    config = table.convert(Config)
+    if config is not None:
+        _check(table, config)
+    if config is None or table.problems:
+        raise ContentErrors(table.problems)
+    return _absolute(config, file.absolute().parent)
+
+
+def secret(settings: ReceiverSettings, *, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the secret that a receiver's settings point to; "" when they point to none.
+
+    Raises
+    ------
+    ContentErrors
+        When the file can't be read, or the file or the variable is empty.
+    """
+    for key in settings.__struct_fields__:
+        value = getattr(settings, key)
+        if not value or not key.endswith(("_file", "_env")):
+            continue
+        place = f"receiver {settings.name!r}: {key}"
+        if key.endswith("_env"):
+            text, where = environ.get(value, ""), f"${value} is not set or empty"
+        else:
+            text, where = _file_text(Path(value), place), f"{value} is empty"
+        if not text.strip():
+            raise ContentErrors([Problem(file=Path("config.toml"), path=place, message=where)])
+        return text.strip()
+    return ""
+
+
+def effective(config: Config) -> str:
+    """Return the whole configuration as TOML that :func:`load` reads back, without secrets."""
+    lines: list[str] = []
+    tables: list[str] = []
+    for field in msgspec.structs.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, msgspec.Struct):
+            tables += ["", f"[{field.encode_name}]", *_pairs(value)]
+        elif isinstance(value, tuple):
+            for entry in value:
+                tables += ["", f"[[{field.encode_name}]]", *_pairs(entry)]
+        else:
+            lines.append(f"{field.encode_name} = {_toml(value)}")
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+# Keys under which somebody is likely to write a secret, and what to write instead.
+_SECRET_KEYS = {
+    "token": "token_file or token_env",
+    "bot_token": "token_file or token_env",
+    "webhook": "webhook_file",
+    "webhook_url": "webhook_file",
+    "secret": "secret_file",
+    "signing_secret": "secret_file",
+    "password": "password_file",
+}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def _inline_secrets(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Find secrets that stand in the file; each is taken out, to be complained of once."""
+    receivers = content.get("receiver")
+    tables = [("redis", content.get("redis"))]
+    for k, receiver in enumerate(receivers if isinstance(receivers, list) else ()):
+        tables.append((f"receiver[{k}]", receiver))
+    for path, table in tables:
+        if not isinstance(table, dict):
+            continue
+        for key in _SECRET_KEYS.keys() & table.keys():
+            del table[key]
+            yield (
+                f"{path}.{key}",
+                f"no secrets in this file: put it into a file of its own (chmod 600) and name "
+                f"that with {_SECRET_KEYS[key]}",
+            )
+        if path == "redis" and _password_in(table.get("url")):
+            yield (
+                "redis.url",
+                "no passwords in this file: put it into a file of its own (chmod 600) and name "
+                "that with password_file, or set $REDIS_URL instead of url",
+            )
+
+
+def _password_in(url: object) -> bool:
+    try:
+        return isinstance(url, str) and urlsplit(url).password is not None
+    except ValueError:
+        return False
+
+
+def _check(table: Table, config: Config) -> None:
+    """Complain of what the parts can't see for themselves."""
+    names = Counter(receiver.name for receiver in config.receivers)
+    for k, receiver in enumerate(config.receivers):
+        if names[receiver.name] > 1:
+            table.complain(f"receiver[{k}].name", f'"{receiver.name}" is there twice')
+        elif not _NAME.fullmatch(receiver.name):
+            message = f'"{receiver.name}" may hold letters, digits and _ . - only'
+            table.complain(f"receiver[{k}].name", message)
+    if not config.cluster.strip():
+        table.complain("cluster", "must not be empty: it is part of each incident's identity")
+
+
+def _absolute(config: Config, folder: Path) -> Config:
+    """Resolve every path against the folder of the file."""
+    content = ContentSettings(
+        models=folder / config.content.models.expanduser(),
+        rules=folder / config.content.rules.expanduser(),
+    )
+    receivers = tuple(_files(receiver, folder) for receiver in config.receivers)
+    redis = _files(config.redis, folder)
+    if redis.state:
+        state = str(folder / Path(redis.state).expanduser())
+        redis = msgspec.structs.replace(redis, state=state)
+    return msgspec.structs.replace(config, content=content, receivers=receivers, redis=redis)
+
+
+def _files(settings: S, folder: Path) -> S:
+    paths = {
+        key: str(folder / Path(getattr(settings, key)).expanduser())
+        for key in settings.__struct_fields__
+        if key.endswith("_file") and getattr(settings, key)
+    }
+    return msgspec.structs.replace(settings, **paths)
+
+
+def _file_text(path: Path, place: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        message = f"cannot be read: {reason}"
+        raise ContentErrors([Problem(file=path, path=place, message=message)]) from None
+
+
+def _pairs(settings: msgspec.Struct) -> list[str]:
+    tag_field = settings.__struct_config__.tag_field
+    pairs = [f"{tag_field} = {_toml(settings.__struct_config__.tag)}"] if tag_field else []
+    for field in msgspec.structs.fields(settings):
+        pairs.append(f"{field.encode_name} = {_toml(getattr(settings, field.name))}")
+    return pairs
+
+
+def _toml(value: object) -> str:
+    """A value as TOML writes it; JSON's strings and numbers are TOML's."""
+    if isinstance(value, Duration | Path):
+        value = str(value)
+    if isinstance(value, str):
+        value = _without_secrets(value)
+    if isinstance(value, dict):  # headers: whatever a gateway wants there may be a secret
+        pairs = (f"{_toml(key)} = {_toml('***')}" for key in value)
+        return "{ " + ", ".join(pairs) + " }" if value else "{}"
+    return msgspec.json.encode(value).decode()
+
+
+def _without_secrets(text: str) -> str:
+    """Hide the password and the query of a URL: both are where people put tokens."""
+    if "://" not in text:
+        return text
+    try:
+        parts = urlsplit(text)
+        user, at, host = parts.netloc.rpartition("@")
+    except ValueError:
+        return "***"
+    if ":" in user:
+        user = user.partition(":")[0] + ":***"
+    query = "***" if parts.query else ""
+    return urlunsplit((parts.scheme, f"{user}{at}{host}", parts.path, query, parts.fragment))
