@@ -6,13 +6,14 @@ chunks of five minutes, so that no two jobs checkpoint together. Templates are e
 the tails of XADD commands and as packed chunks; a job only adds its key and its times.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from detector.demo.faults import INJECTIONS
 from detector.demo.synth import SHARES, SIZES, SyntheticJob, scenario
+from detector.fleet import Job
 from detector.metric import METRICS
 from detector.series import FloatArray, IntArray
 from detector.store.chunks import CHUNK_MS, Stretch, field_name, pack
@@ -39,7 +40,7 @@ class Template:
         One packed blob for every CHUNK_ROWS ticks.
     """
 
-    gpus: int
+    job: Job
     offsets_ms: IntArray
     tails: list[tuple[bytes, bytes]]
     chunks: list[bytes]
@@ -65,18 +66,13 @@ class Fleet:
         How many ticks every job can play, a multiple of CHUNK_ROWS.
     live
         The tick at which the faults of a dozen jobs begin.
-    fields
-        Which metrics an entry carries beside ``v`` and ``g``.
     """
 
-    def __init__(self, *, jobs: int, ticks: int, live: int, fields: Sequence[str]) -> None:
+    def __init__(self, *, jobs: int, ticks: int, live: int) -> None:
         self.ticks = ticks
         rng = np.random.default_rng(20_260)
         faulty, quiet = (
-            [
-                _template(rng, cause, gpus=size, ticks=ticks, fields=fields)
-                for cause, size in wanted
-            ]
+            [_template(rng, cause, gpus=size, ticks=ticks) for cause, size in wanted]
             for wanted in (
                 [(cause, injection.gpus) for cause, injection in INJECTIONS.items()],
                 [(None, size) for size in _sizes(TEMPLATES)],
@@ -99,7 +95,7 @@ class Fleet:
     @property
     def gpus(self) -> int:
         """How many GPUs the fleet has."""
-        return sum(member.template.gpus for member in self.members)
+        return sum(len(member.template.job.roster) for member in self.members)
 
     @property
     def stream_keys(self) -> list[str]:
@@ -117,6 +113,17 @@ class Fleet:
                 count, tail = member.template.tails[row]
                 parts += (count, head, b"$15\r\n%d-0\r\n" % (start_ms + offset), tail)
         return b"".join(parts), len(parts) // 4
+
+    def descriptions(self) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """Yield for each job the hash that says who it is."""
+        for member in self.members:
+            job = member.template.job
+            texts = {"name": job.name, "owner": job.owner, "gpu_model": job.gpu_model}
+            texts["precision"] = job.precision
+            yield (
+                Keys().about(member.id),
+                {name: text.encode() for name, text in texts.items()},
+            )
 
     def packed(self, *, until: int) -> Iterator[tuple[str, dict[str, bytes]]]:
         """Yield for each job the hash of its chunks before tick ``until``."""
@@ -140,12 +147,7 @@ def _sizes(count: int) -> list[int]:
 
 
 def _template(
-    rng: np.random.Generator,
-    cause: str | None,
-    *,
-    gpus: int,
-    ticks: int,
-    fields: Sequence[str],
+    rng: np.random.Generator, cause: str | None, *, gpus: int, ticks: int
 ) -> tuple[Template, int]:
     """Make a job and encode it; returns the tick of its onset too."""
     made = scenario(
@@ -157,10 +159,10 @@ def _template(
         cadence_ms=CADENCE_MS,
     )
     onset = 0 if made.truth is None else (made.truth.onset_ms - START_MS) // CADENCE_MS
-    return _encoded(made, ticks=ticks, fields=fields), onset
+    return _encoded(made, ticks=ticks), onset
 
 
-def _encoded(made: SyntheticJob, *, ticks: int, fields: Sequence[str]) -> Template:
+def _encoded(made: SyntheticJob, *, ticks: int) -> Template:
     window = made.window
     assert window.gpus is not None
     since = window.times_ms - START_MS
@@ -168,13 +170,13 @@ def _encoded(made: SyntheticJob, *, ticks: int, fields: Sequence[str]) -> Templa
     offsets = np.full(ticks, -1, dtype=np.int64)
     offsets[rows] = np.minimum(since - rows * CADENCE_MS, CADENCE_MS - 1)
     offsets[rows[np.isnan(window.fields["ofu"])]] = -1  # an entry without v would be refused
-    kept = {name: _on_grid(window.fields[name], rows, ticks) for name in ("ofu", *fields)}
+    kept = {name: _on_grid(values, rows, ticks) for name, values in window.fields.items()}
     codes = np.full((ticks, window.gpus.shape[1]), NO_DATA, dtype=np.uint16)
     codes[rows] = np.frombuffer(pack_gpus(window.gpus.ravel()), "<u2").reshape(
         window.gpus.shape
     )
     return Template(
-        gpus=int(codes.shape[1]),
+        job=made.job,
         offsets_ms=offsets,
         tails=[_tail(row, kept, codes[row].tobytes()) for row in range(ticks)],
         chunks=[_chunk(first, offsets, kept, codes) for first in range(0, ticks, CHUNK_ROWS)],

@@ -21,7 +21,6 @@ from detector.store import embedded
 
 _STREAM_TICKS = 360  # one hour in streams, as HistorySettings.stream keeps it
 _COLD_TICKS = 2160  # six hours in all, as HistorySettings.first_look reads them
-_FIELDS = ("gpus", "tensor", "clock", "sm")
 
 
 def measure(progress: Progress, *, jobs: int, ticks: int) -> list[Row]:
@@ -90,9 +89,10 @@ def _rows(
 def _fill(progress: Progress, socket: str, *, jobs: int, ticks: int) -> Fleet:
     task = progress.add_task("making the jobs", total=1)
     span = -(-(_COLD_TICKS + ticks) // CHUNK_ROWS) * CHUNK_ROWS
-    fleet = Fleet(jobs=jobs, ticks=span, live=_COLD_TICKS, fields=_FIELDS)
+    fleet = Fleet(jobs=jobs, ticks=span, live=_COLD_TICKS)
     progress.advance(task)
     with Wire(socket) as wire:
+        wire.set_hashes(fleet.descriptions())
         chunked = _COLD_TICKS - _STREAM_TICKS
         task = progress.add_task("five hours in chunks", total=jobs)
         wire.set_hashes(progress.track(fleet.packed(until=chunked), task_id=task))
