@@ -1,6 +1,8 @@
 import os
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -13,6 +15,7 @@ from structlog.testing import capture_logs
 from detector.incident.incident import State
 from detector.incident.ledger import SHARDS, Claim, Notice, shard_of
 from detector.store.embedded import start
+from detector.store.errors import StoreError, Trouble
 from detector.store.keys import Keys
 from detector.store.lease import Lease
 from detector.store.ledger import Ledger
@@ -250,6 +253,19 @@ def test_pending_says_since_when_on_the_servers_clock(
     assert abs(outbox.pending()["slack"].oldest_ms - seconds * 1_000) < 5_000
 
 
+def test_the_oldest_of_all_that_waits_counts(outbox: Outbox, ledger: Ledger) -> None:
+    jobs = [job for job in map(str, range(1_000)) if shard_of(job) == 7]
+    queued_ms = {jobs[0]: 30, jobs[1]: 10, jobs[2]: 20, "job-1": 40}
+    for job in queued_ms:
+        owe(ledger, job)
+    for claim in claim_all(outbox):
+        outbox.bury(claim, count=1, reason="400", now_ms=T0)
+    for letter in outbox.dead_letters():
+        step = letter.notice.transition
+        outbox.replay_dead(ids=[step.event_id], now_ms=queued_ms[step.incident.job.id])
+    assert outbox.pending() == {"slack": (4, 10)}
+
+
 def test_no_more_lanes_than_asked_for_and_the_longest_due_first(
     outbox: Outbox, ledger: Ledger
 ) -> None:
@@ -292,6 +308,65 @@ def test_an_unreadable_notice_is_set_aside_and_blocks_nobody(
         assert outbox.replay_dead(now_ms=T0) == 0
         assert outbox.drop_dead() == 1
     assert "dead" not in outbox_keys(redis_client)
+
+
+def test_a_notice_from_a_clock_ahead_is_due_at_once(
+    redis_client: redis.Redis, outbox: Outbox, ledger: Ledger
+) -> None:
+    seconds, _ = redis_client.time()
+    one = incident()
+    step = msgspec.structs.replace(
+        notice(one).transition, time_ms=seconds * 1_000 + 60 * MINUTE
+    )
+    ledger.commit([owing(one, Notice(receiver="slack", transition=step))])
+    assert len(claim_all(outbox, now_ms=(seconds + 5) * 1_000)) == 1
+
+
+def test_dispatchers_that_look_at_the_same_time_share_the_lanes(
+    redis_client: redis.Redis, ledger: Ledger
+) -> None:
+    lanes = {owe(ledger, f"job-{number}").lane for number in range(40)}
+    everyone_looks = threading.Barrier(4)
+
+    def dispatch() -> list[str]:
+        outbox = Outbox(redis_client, KEYS)
+        got = []
+        for _ in range(10):
+            everyone_looks.wait()
+            got += [claim.lane for claim in claim_all(outbox, limit=10)]
+        return got
+
+    with ThreadPoolExecutor(4) as pool:
+        parts = [pool.submit(dispatch) for _ in range(4)]
+    claimed = [lane for part in parts for lane in part.result()]
+    assert sorted(claimed) == sorted(lanes)
+
+
+def test_a_foreign_key_in_the_dead_letters_place_loses_no_notice(
+    redis_client: redis.Redis, outbox: Outbox, ledger: Ledger
+) -> None:
+    owe(ledger)
+    (claim,) = claim_all(outbox)
+    redis_client.set(KEYS.shard(claim.shard, "dlq:slack"), "not ours")
+    before = everything(redis_client)
+    with pytest.raises(StoreError) as caught:
+        outbox.bury(claim, count=1, reason="400", now_ms=T0)
+    assert caught.value.kind is Trouble.WRONG_TYPE
+    assert everything(redis_client) == before
+
+
+def test_a_letter_sent_again_waits_for_the_lane_that_is_held(
+    outbox: Outbox, ledger: Ledger
+) -> None:
+    begin, _ = owe(ledger), owe_end(ledger)
+    (claim,) = claim_all(outbox)
+    outbox.bury(claim, count=1, reason="400", now_ms=T0)
+    (claim,) = claim_all(outbox)
+    outbox.replay_dead(now_ms=T0)
+    assert claim_all(outbox) == ()
+    outbox.done(claim, count=1, now_ms=T0)
+    (claim,) = claim_all(outbox)
+    assert claim.notices == (begin,)
 
 
 def test_what_is_owed_goes_out_while_the_server_is_full(
