@@ -106,13 +106,17 @@ def load(path: Path | None = None) -> Config:
     """
     file = shipped() / "config.toml" if path is None else path
     table = read(file)
-    for at, message in _inline_secrets(table.content):
+    refused = list(_inline_secrets(table.content))
+    for at, message in refused:
         table.complain(at, message)
     config = table.convert(Config)
+    # Its owner lacks a secret only because it was refused: that is no second mistake.
+    owners = {at.rpartition(".")[0] for at, _ in refused}
+    table.problems = [problem for problem in table.problems if problem.path not in owners]
     if config is not None:
         _check(table, config)
     if config is None or table.problems:
-        raise ContentErrors(table.problems)
+        raise table.errors()
     return _absolute(config, file.absolute().parent)
 
 

@@ -82,8 +82,12 @@ class Table:
         """
         value = self.convert(kind)
         if value is None or self.problems:
-            raise ContentErrors(self.problems)
+            raise self.errors()
         return value
+
+    def errors(self) -> ContentErrors:
+        """Return everything that was complained of so far, in the order of lines."""
+        return ContentErrors(sorted(self.problems, key=lambda p: (p.line or 0, p.path)))
 
     def _struct(self, value: object, kind: type[S], path: str) -> S | None:
         if not isinstance(value, dict):
@@ -132,8 +136,8 @@ class Table:
         if tag is None:
             self.complain(_join(path, key), f"missing; write one of {', '.join(sorted(tags))}")
         elif tag not in tags:
-            known = f"unknown {key} {tag!r}{did_you_mean(str(tag), tags)}"
-            self.complain(_join(path, key), known)
+            message = f'unknown {key} "{tag}"{did_you_mean(str(tag), tags)}'
+            self.complain(_join(path, key), message)
         return tags.get(str(tag))
 
     def _whole(self, value: object, kind: Any, path: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 from detector.cli import EXIT_PROBLEM, fail
 
 if TYPE_CHECKING:
-    from detector.analysis.cases import Result
+    from detector.analysis.cases import Want
 
 
 @click.group(short_help="Test rules against TOML cases.")
@@ -48,19 +49,32 @@ def test(files: tuple[Path, ...], config_file: Path | None) -> None:
     failed = 0
     for file, case in cases:
         result = run_case(case, rules, gpus)
-        failed += bool(result.failures)
-        _print(file, case.name, result)
+        strangers = _strangers(case.want, [rule.name for rule in rules])
+        failed += bool(result.failures or strangers)
+        _print(file, case.name, [*strangers, *result.failures], result.rows)
     passed = len(cases) - failed
     click.echo(f"{passed} of {len(cases)} cases passed, {len(rules)} rules")
     if failed:
         raise SystemExit(EXIT_PROBLEM)
 
 
-def _print(file: Path, name: str, result: Result) -> None:
-    if not result.failures:
+def _strangers(want: Want, known: Sequence[str]) -> list[str]:
+    """Names of rules that a case wants and nobody has."""
+    from detector.tables import did_you_mean
+
+    wanted = [want.rule, *(want.runners_up or ()), *want.ruled_out, *want.unknown]
+    return [
+        f'no rule is called "{name}"{did_you_mean(name, known)}'
+        for name in (*wanted, *want.shadowed)
+        if name is not None and name not in known
+    ]
+
+
+def _print(file: Path, name: str, failures: Sequence[str], rows: Sequence[str]) -> None:
+    if not failures:
         return
     click.echo(f"FAILED {file}: {name}")
-    for line in result.failures:
+    for line in failures:
         click.echo(f"  {line}")
-    for line in result.rows:
+    for line in rows:
         click.echo(f"  row of {line}")
