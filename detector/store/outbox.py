@@ -30,8 +30,9 @@ import structlog
 
 from detector.incident.ledger import SHARDS, Claim, DeadLetter, Notice
 from detector.store.blob import decode, encode
+from detector.store.errors import StoreError
 from detector.store.keys import Keys
-from detector.store.script import answers, script
+from detector.store.script import answers, outcomes, script
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +74,7 @@ class Outbox:
         self._finish = script(client, "finish")
         self._exhume = script(client, "exhume")
         self._pending = script(client, "pending")
+        self._broken: set[int] = set()
 
     def claim(
         self, receivers: Collection[str], *, now_ms: int, lease_ms: int, limit: int
@@ -92,7 +94,7 @@ class Outbox:
             args: list[Any] = [now_ms, now_ms + lease_ms, token, _NOTICES, *lanes]
             self._claim(keys=keys, args=args, client=pipeline)
         claims: list[Claim] = []
-        for shard, got in zip(due, answers(pipeline), strict=True):
+        for shard, got in self._usable(list(due), outcomes(pipeline)):
             for row in got:
                 claim, items = _claimed(shard, token, row)
                 if claim.notices:
@@ -191,7 +193,7 @@ class Outbox:
             prefix = self._keys.shard(shard, "lane:").removesuffix("lane:")
             self._pending(keys=keys, args=[prefix], client=pipeline)
         found: dict[str, Pending] = {}
-        for reply in answers(pipeline):
+        for _, reply in self._usable(list(range(SHARDS)), outcomes(pipeline)):
             for name, count, oldest in reply:
                 receiver, oldest_ms = name.decode(), int(oldest)
                 known = found.get(receiver, Pending(0, oldest_ms))
@@ -222,17 +224,25 @@ class Outbox:
             for receiver in receivers:
                 name = self._keys.shard(shard, f"due:{receiver}")
                 pipeline.zrangebyscore(name, "-inf", now_ms, 0, limit, withscores=True)
-        replies = answers(pipeline)
-        each = len(receivers)
+        shards = [shard for shard in range(SHARDS) for _ in receivers]
         found = sorted(
-            (score, i // each, lane.decode())
-            for i, reply in enumerate(replies)
+            (score, shard, lane.decode())
+            for shard, reply in self._usable(shards, outcomes(pipeline))
             for lane, score in reply
         )
         lanes: dict[int, list[str]] = {}
         for _, shard, lane in found[:limit]:
             lanes.setdefault(shard, []).append(lane)
         return lanes
+
+    def _usable(self, shards: list[int], replies: list[Any]) -> Iterator[tuple[int, Any]]:
+        """Yield each shard's reply; a shard with foreign keys holds up no other's alerts."""
+        for shard, reply in zip(shards, replies, strict=True):
+            if not isinstance(reply, StoreError):
+                yield shard, reply
+            elif shard not in self._broken:
+                self._broken.add(shard)
+                log.error("shard_unusable", shard=shard, reason=str(reply))
 
     def _end(
         self,

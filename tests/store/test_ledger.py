@@ -144,6 +144,7 @@ def test_a_key_of_a_foreign_type_refuses_the_whole_commit(
     with pytest.raises(StoreError) as caught:
         ledger.commit([commit])
     assert caught.value.kind is Trouble.WRONG_TYPE
+    assert f"keys ofu:{{s{SHARD:02d}}}:*" in str(caught.value)
     assert everything(redis_client) == before
 
 

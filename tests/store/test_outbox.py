@@ -355,6 +355,22 @@ def test_a_foreign_key_in_the_dead_letters_place_loses_no_notice(
     assert everything(redis_client) == before
 
 
+@pytest.mark.parametrize("name", ["due:slack", "tokens"])
+def test_foreign_keys_in_one_shard_hold_up_no_other(
+    redis_client: redis.Redis, outbox: Outbox, ledger: Ledger, name: str
+) -> None:
+    good = owe(ledger, "job-2")
+    owe(ledger, "job-1")
+    redis_client.delete(KEYS.shard(shard_of("job-1"), name))
+    redis_client.set(KEYS.shard(shard_of("job-1"), name), "not ours")
+    with capture_logs() as logs:
+        (claim,) = claim_all(outbox)
+        assert claim_all(outbox) == ()
+    assert claim.notices == (good,)
+    (entry,) = logs  # once, not at every look
+    assert f"keys ofu:{{s{shard_of('job-1'):02d}}}:*" in entry["reason"]
+
+
 def test_a_letter_sent_again_waits_for_the_lane_that_is_held(
     outbox: Outbox, ledger: Ledger
 ) -> None:
