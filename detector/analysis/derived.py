@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from detector.analysis.ofu import ClockRatio, GpuModel, clock_ratio, precision_named
 from detector.series import FloatArray
 
 # Below this OFU the ratio of two small numbers says nothing about how FLOPs are counted.
@@ -33,3 +34,16 @@ def derived(
         implied = np.where(ofu >= _LEAST_OFU, ofu * clock_ratio, np.nan)
         out["mfu_ratio"] = fields["mfu"] / implied
     return out
+
+
+def clock_correction(gpu: GpuModel | None, precision: str) -> float:
+    """Return what OFU is multiplied by to be MFU against the data sheet.
+
+    1 where the GPU, the precision or one of their figures is not known: OFU is then taken as it
+    is, which makes ``mfu_ratio`` 8 % too large on an H100.
+    """
+    known = precision_named(precision)
+    if gpu is None or known is None:
+        return 1.0
+    ratio = clock_ratio(gpu, known)
+    return ratio.value if isinstance(ratio, ClockRatio) else 1.0
