@@ -33,7 +33,7 @@ def extend(
     inside = values >= state.level - width / 2
     starting = low & (state.dip_ms == 0)
     if starting.any():
-        _start(state, np.flatnonzero(starting), times_ms, values)
+        _start(baseline, state, np.flatnonzero(starting), times_ms, values)
     going = state.dip_ms > 0
     if not going.any():
         return going
@@ -52,54 +52,91 @@ def extend(
     return going
 
 
-def _start(state: LevelState, at: IntArray, times_ms: IntArray, values: FloatArray) -> None:
+def _start(
+    baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, values: FloatArray
+) -> None:
     lead_ms = np.minimum(times_ms[at] - state.seen_ms[at], _LEAD_STEPS * state.step_ms[at])
     start_ms = times_ms[at] - lead_ms.astype(np.int64)
     state.dip_ms[at] = start_ms
-    for name in ("dip_low", "dip_count", "dip_sum", "dip_back", "part_count", "part_up"):
+    for name in ("dip_low", "dip_count", "dip_sum", "dip_back", "part_count", "part_off",
+                 "steady_up"):  # fmt: skip
         getattr(state, name)[at] = 0
-    state.dip_still[at] = False
-    state.part_ms[at] = start_ms
-    state.part_level[at] = values[at]
+    # Silence is a restart's as well, unless it is short.
+    silent_ms = times_ms[at] - state.seen_ms[at]
+    silent = silent_ms > np.maximum(_LEAD_STEPS * state.step_ms[at], float(baseline.floor))
+    state.dip_still[at] = silent
+    state.part_ms[at] = state.steady_ms[at] = start_ms
+    state.part_level[at] = state.steady_level[at] = values[at]
     state.part_dev[at] = state.scale[at]
 
 
 def _continue(
     baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, values: FloatArray
 ) -> None:
-    value, level = values[at], state.level[at]
+    value = values[at]
     state.dip_count[at] += 1
     state.dip_sum[at] += value
+    _watch_climb(state, at, value)
+    _watch_part(baseline, state, at, value, times_ms=times_ms)
+    still = state.part_level[at] < baseline.still * state.level[at]
+    state.dip_still[at] |= still & (state.part_count[at] > 1)
+
+
+def _watch_climb(state: LevelState, at: IntArray, value: FloatArray) -> None:
+    """Start the steady time anew where two samples in a row say that the level climbs back."""
+    steady = state.steady_level[at]
+    above = np.maximum(3 * state.scale[at], _RISING_SHARE * (state.level[at] - steady))
+    above = np.maximum(above, _RISING_DEVIATIONS * state.part_dev[at])
+    up = value > steady + above
+    first = up & (state.steady_up[at] == 0)
+    state.steady_up_ms[at] = np.where(first, state.seen_ms[at], state.steady_up_ms[at])
+    state.steady_up[at] = np.where(up, state.steady_up[at] + 1, 0)
+    climbed = state.steady_up[at] >= _BACK
+    # Quick downwards, slow upwards: a slide down is followed, a slow climb shows.
+    gain = np.maximum(1 / state.dip_count[at], np.where(value < steady, 0.1, 0.02))
+    steady = np.where(up, steady, steady + gain * (value - steady))
+    state.steady_level[at] = np.where(climbed, value, steady)
+    state.steady_ms[at] = np.where(climbed, state.steady_up_ms[at], state.steady_ms[at])
+    state.steady_up[at] = np.where(climbed, 0, state.steady_up[at])
+
+
+def _watch_part(
+    baseline: Level, state: LevelState, at: IntArray, value: FloatArray, *, times_ms: IntArray
+) -> None:
+    """Cut the excursion where the level moves: two samples in a row off the same side."""
     part, deviation = state.part_level[at], state.part_dev[at]
-    above = np.maximum(3 * state.scale[at], _RISING_SHARE * (level - part))
-    above = np.maximum(above, _RISING_DEVIATIONS * deviation)
-    up = value > part + above
-    first = up & (state.part_up[at] == 0)
-    state.part_up_ms[at] = np.where(first, state.seen_ms[at], state.part_up_ms[at])
-    state.part_up_sum[at] = np.where(first, 0.0, state.part_up_sum[at]) + value
-    state.part_up[at] = np.where(up, state.part_up[at] + 1, 0)
-    anew = state.part_up[at] >= _BACK
-    count = np.where(up, state.part_count[at], state.part_count[at] + 1)
-    # The gain's floor lets a part follow a slide downwards; a mean over all of it would not.
-    gain = np.where(up, 0.0, np.maximum(1 / np.maximum(count, 1), 0.1))
+    beyond = np.maximum(baseline.habit_width * state.level[at], _RISING_DEVIATIONS * deviation)
     moved = value - part
-    part = np.where(anew, state.part_up_sum[at] / _BACK, part + gain * moved)
-    deviation = np.where(
-        up, deviation, deviation + 0.1 * (np.minimum(abs(moved), above) - deviation)
-    )
-    state.part_level[at] = part
-    state.part_dev[at] = np.where(anew, state.scale[at], deviation)
-    state.part_count[at] = np.where(anew, _BACK, count)
-    state.part_ms[at] = np.where(anew, state.part_up_ms[at], state.part_ms[at])
-    state.part_up[at] = np.where(anew, 0, state.part_up[at])
-    state.dip_still[at] |= (part < baseline.still * level) & (count > 1)
+    side = np.where(abs(moved) > beyond, np.sign(moved), 0).astype(np.int64)
+    before = state.part_off[at]
+    same = (side != 0) & (np.sign(before) == side)
+    off = np.where(same, before + side, side)
+    state.part_off_ms[at] = np.where(same, state.part_off_ms[at], state.seen_ms[at])
+    state.part_off_sum[at] = np.where(same, state.part_off_sum[at], 0.0) + value
+    cut = abs(off) >= _BACK
+    if cut.any():
+        some = at[cut]
+        learn(
+            baseline, state, some, relative=part[cut] / state.level[some],
+            lasted_ms=state.part_off_ms[some] - state.part_ms[some], times_ms=times_ms[some],
+        )  # fmt: skip
+    count = np.where(side != 0, state.part_count[at], state.part_count[at] + 1)
+    # The gain's floor lets a part follow a slow slide; a mean over all of it would not.
+    gain = np.where(side != 0, 0.0, np.maximum(1 / np.maximum(count, 1), 0.05))
+    spread = deviation + np.where(side != 0, 0.0, 0.1) * (abs(moved) - deviation)
+    state.part_level[at] = np.where(cut, state.part_off_sum[at] / _BACK, part + gain * moved)
+    state.part_dev[at] = np.where(cut, state.scale[at], spread)
+    state.part_count[at] = np.where(cut, _BACK, count)
+    state.part_ms[at] = np.where(cut, state.part_off_ms[at], state.part_ms[at])
+    state.part_off[at] = np.where(cut, 0, off)
 
 
 def _end(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray) -> None:
-    """Learn what kind of dip it was, and forget it."""
-    lasted_ms = state.dip_back_ms[at] - state.dip_ms[at]
-    relative = state.dip_sum[at] / np.maximum(state.dip_count[at], 1) / state.level[at]
-    learn(baseline, state, at, relative=relative, lasted_ms=lasted_ms, times_ms=times_ms[at])
+    """Learn how its last part went, and forget it."""
+    learn(
+        baseline, state, at, relative=state.part_level[at] / state.level[at],
+        lasted_ms=state.dip_back_ms[at] - state.part_ms[at], times_ms=times_ms[at],
+    )  # fmt: skip
     state.dip_ms[at] = 0
 
 
@@ -112,12 +149,22 @@ def learn(
     lasted_ms: IntArray,
     times_ms: IntArray,
 ) -> None:
-    """Remember dips that ended: the longest of each kind, the oldest kind making room."""
+    """Remember dips that ended: the longest of each kind, the shortest kind making room."""
+    # Shorter ones need no memory: every excursion is given the floor.
+    long = baseline.habit_factor * lasted_ms > baseline.floor
+    if not long.any():
+        return
+    at, relative, lasted_ms, times_ms = (
+        at[long],
+        relative[long],
+        lasted_ms[long],
+        times_ms[long],
+    )
     distance = abs(state.habit_level[at] - relative[:, None])
     distance = np.where(np.isfinite(distance), distance, np.inf)
     nearest = distance.argmin(axis=1)
     known = distance[np.arange(len(at)), nearest] <= baseline.habit_width
-    slot = np.where(known, nearest, state.habit_seen_ms[at].argmin(axis=1))
+    slot = np.where(known, nearest, state.habit_ms[at].argmin(axis=1))
     before = np.where(known, state.habit_level[at, slot], relative)
     # Slowly: the kind is the centre of what was seen, not the latest one.
     state.habit_level[at, slot] = before + 0.3 * (relative - before)
@@ -126,7 +173,7 @@ def learn(
     state.habit_seen_ms[at, slot] = times_ms
 
 
-def wait_ms(
+def unknown_ms(
     baseline: Level,
     state: LevelState,
     at: IntArray,
@@ -134,18 +181,25 @@ def wait_ms(
     onset_ms: IntArray,
     relative: FloatArray,
 ) -> FloatArray:
-    """Return how long a fall to ``relative`` of the level must last to be no habit."""
+    """Return how long a fall to ``relative`` must last when no habit explains it."""
     age_ms = (onset_ms - state.first_ms[at]).astype(np.float64)
     floor = np.where(relative < 0.5, float(baseline.half_floor), float(baseline.floor))
     wait = np.clip(baseline.share * age_ms, floor, np.maximum(floor, baseline.cap))
     standing = np.clip(
         baseline.still_share * age_ms, float(baseline.half_floor), float(baseline.still_cap)
     )
-    wait = np.where(relative < baseline.still, standing, wait)
-    alike = abs(state.habit_level[at] - relative[:, None]) <= baseline.habit_width
+    return np.asarray(np.where(relative < baseline.still, standing, wait))
+
+
+def habit_ms(
+    baseline: Level, state: LevelState, at: IntArray, *, relative: FloatArray
+) -> FloatArray:
+    """Return how long a fall to ``relative`` of the level must last to be no habit."""
+    # The noise of the job blurs both the kind's level and the present one.
+    width = baseline.habit_width + state.scale[at] / state.level[at]
+    alike = abs(state.habit_level[at] - relative[:, None]) <= width[:, None]
     longest = np.where(alike, state.habit_ms[at], 0).max(axis=1)
-    known = np.minimum(baseline.habit_factor * longest, float(baseline.patience))
-    return np.asarray(np.maximum(wait, known))
+    return np.asarray(np.minimum(baseline.habit_factor * longest, float(baseline.patience)))
 
 
 def raise_long(
@@ -158,12 +212,16 @@ def raise_long(
     if not ripe.any():
         return
     at = np.flatnonzero(ripe)
-    level, part = state.level[at], state.part_level[at]
-    wait = wait_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=part / level)
-    # After a standstill comes a ramp: its parts must hold for the whole wait, not half of it.
+    level, part, now = state.level[at], state.part_level[at], times_ms[at]
+    relative = part / level
+    wait = unknown_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=relative)
+    lasted = now - state.dip_ms[at]
+    # After a standstill comes a ramp: it must have stopped for the whole wait, not half of it.
     steady = wait * np.where(state.dip_still[at], 1.0, 0.5)
-    now = times_ms[at]
-    believed = (now - state.dip_ms[at] >= wait) & (now - state.part_ms[at] >= steady)
+    believed = (lasted >= wait) & (now - state.steady_ms[at] >= steady)
+    # Phases follow each other: what is held to a habit is the present one.
+    known = habit_ms(baseline, state, at, relative=relative)
+    believed &= (now - state.part_ms[at] >= known) | (lasted >= baseline.patience)
     believed &= part <= level - 0.75 * edge(baseline, state)[at]
     believed &= (now >= state.quiet_ms[at]) | (part < state.quiet_level[at])
     for k in at[believed]:

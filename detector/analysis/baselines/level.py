@@ -8,7 +8,7 @@ shift, accumulated over block means. What happens inside an excursion teaches th
 how it ended teaches a habit.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -101,8 +101,8 @@ class Level(
     cap: Duration = Duration(300_000)
     half_floor: Duration = Duration(150_000)
     still: float = 0.02
-    still_share: float = 0.5
-    still_cap: Duration = Duration(900_000)
+    still_share: float = 0.3
+    still_cap: Duration = Duration(1_200_000)
     habit_width: float = 0.06
     habit_factor: float = 2.0
     patience: Duration = Duration(1_500_000)
@@ -147,12 +147,19 @@ class LevelState(Columns):
     dip_ms, dip_low, dip_count, dip_sum, dip_back, dip_back_ms, dip_still
         The excursion: start, low samples, all samples, their sum, samples back inside in a
         row, end of the last sample before those, whether it stood still.
-    part_ms, part_level, part_dev, part_count, part_up, part_up_ms, part_up_sum
-        The excursion's present part; a part ends when the level moves up.
+    part_ms, part_level, part_dev, part_count
+        The excursion's present part, between two moves of the level: its start, level, mean
+        deviation of a sample, samples.
+    part_off, part_off_ms, part_off_sum
+        Samples in a row that no longer belong to the part (negative: below it), the end of the
+        last one that did, their sum.
+    steady_ms, steady_level, steady_up, steady_up_ms
+        Since when the level has not been climbing back, and what shows when it does.
     run_value, run_ms, run_count, run_longest, frozen, thaw
         Run of identical values; ``frozen`` is 1 after a raised, 2 after a confirmed one.
-    held_level, held_scale, change_ms, back_count, back_ms
-        The baseline from before a confirmed change, its onset, samples that are back.
+    held_level, held_scale, change_ms, change_level, back_count, back_ms
+        The baseline from before a confirmed change, the change's onset and level, samples in a
+        row that are back.
     quiet_ms, quiet_level
         After a refusal: silent until then, unless the level falls below that.
     raised, raised_ms, raised_level
@@ -196,9 +203,13 @@ class LevelState(Columns):
     part_level: FloatArray
     part_dev: FloatArray
     part_count: IntArray
-    part_up: IntArray
-    part_up_ms: IntArray
-    part_up_sum: FloatArray
+    part_off: IntArray
+    part_off_ms: IntArray
+    part_off_sum: FloatArray
+    steady_ms: IntArray
+    steady_level: FloatArray
+    steady_up: IntArray
+    steady_up_ms: IntArray
     run_value: FloatArray
     run_ms: IntArray
     run_count: IntArray
@@ -208,6 +219,7 @@ class LevelState(Columns):
     held_level: FloatArray
     held_scale: FloatArray
     change_ms: IntArray
+    change_level: FloatArray
     back_count: IntArray
     back_ms: IntArray
     quiet_ms: IntArray
@@ -224,23 +236,17 @@ _WIDE = {"ring": RING, "means": MEANS, "means_ms": MEANS, "habit_level": HABITS,
          "habit_ms": HABITS, "habit_seen_ms": HABITS}  # fmt: skip
 _UNKNOWN = {"ring", "level", "scale", "means", "run_value", "held_level", "held_scale",
             "quiet_level", "habit_level"}  # fmt: skip
-_FLOATS = _UNKNOWN | {"step_ms", "block_sum", "block_var", "evidence", "evidence_peak",
-                      "drift_sum", "dip_sum", "part_level", "part_dev", "part_up_sum",
-                      "raised_level"}  # fmt: skip
-_TRUTHS = {"settled", "dip_still"}
 
 
 def blank(columns: int) -> LevelState:
     """Return the state of series of which nothing was seen yet."""
     made: dict[str, Any] = {}
-    for name in LevelState.__dataclass_fields__:
-        shape = (columns, _WIDE[name]) if name in _WIDE else (columns,)
-        if name in _TRUTHS:
-            made[name] = np.zeros(shape, np.bool_)
-        elif name in _FLOATS:
-            made[name] = np.full(shape, np.nan if name in _UNKNOWN else 0.0)
+    for item in fields(LevelState):
+        shape = (columns, _WIDE[item.name]) if item.name in _WIDE else (columns,)
+        if item.type is FloatArray:
+            made[item.name] = np.full(shape, np.nan if item.name in _UNKNOWN else 0.0)
         else:
-            made[name] = np.zeros(shape, np.int64)
+            made[item.name] = np.zeros(shape, np.bool_ if item.type is BoolArray else np.int64)
     return LevelState(**made)
 
 

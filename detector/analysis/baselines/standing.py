@@ -53,6 +53,7 @@ def _hold(state: LevelState, column: int, outcome: Confirmed) -> None:
         state.held_level[column] = state.level[column]
         state.held_scale[column] = state.scale[column]
         state.change_ms[column] = outcome.onset_ms
+        state.change_level[column] = outcome.after.value
     _restart(state, column, max(outcome.after.value, 0.0))
 
 
@@ -104,25 +105,36 @@ def end_changes(
     over = state.back_count[at] >= needed
     over &= times_ms[at] - state.back_ms[at] >= baseline.return_span
     for k in at[over]:
-        lasted_ms = int(state.back_ms[k] - state.change_ms[k])
-        level, held_level = float(state.level[k]), float(state.held_level[k])
-        since_ms = int(state.back_ms[k])
-        _restart(state, int(k), held_level)
-        state.scale[k] = state.held_scale[k]
-        state.held_level[k] = np.nan
-        if lasted_ms <= baseline.patience:
-            learn(
-                baseline, state, np.array([k]), relative=np.array([level / held_level]),
-                lasted_ms=np.array([lasted_ms]), times_ms=times_ms[k : k + 1],
-            )  # fmt: skip
-        found.recoveries.append(
-            Recovery(
-                column=int(found.columns[k]),
-                since_ms=since_ms,
-                time_ms=int(times_ms[k]),
-                level=held_level,
-            )
+        _recover(baseline, state, int(k), int(times_ms[k]), found)
+
+
+def _recover(
+    baseline: Level, state: LevelState, column: int, time_ms: int, found: Found
+) -> None:
+    """Put the old baseline in force again; a change that was short is a habit from now on."""
+    since_ms, level = int(state.back_ms[column]), float(state.held_level[column])
+    scale = float(state.held_scale[column])
+    lasted_ms = since_ms - int(state.change_ms[column])
+    _restart(state, column, level)
+    state.scale[column] = scale
+    state.settled[column] = True
+    state.blocks[column] = 2
+    state.block_var[column] = 2 * scale**2 / baseline.block_samples
+    state.held_level[column] = np.nan
+    if lasted_ms <= baseline.patience:
+        learn(
+            baseline,
+            state,
+            np.array([column]),
+            relative=np.array([state.change_level[column] / level]),
+            lasted_ms=np.array([lasted_ms]),
+            times_ms=np.array([time_ms]),
         )
+    found.recoveries.append(
+        Recovery(
+            column=int(found.columns[column]), since_ms=since_ms, time_ms=time_ms, level=level
+        )
+    )
 
 
 def watch_runs(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detector.analysis.baselines.excursion import edge, learn, wait_ms
+from detector.analysis.baselines.excursion import edge, habit_ms, learn, unknown_ms
 from detector.analysis.baselines.level import (
     DRIFT,
     MEANS,
@@ -209,7 +209,9 @@ def _raise_drift(
     level = state.level[at]
     after = state.drift_sum[at] / state.drift_count[at]
     latest = np.nanmean(state.means[at, -_LEAST_BLOCKS:], axis=1)
-    wait = wait_ms(baseline, state, at, onset_ms=state.drift_ms[at], relative=latest / level)
+    relative = latest / level
+    wait = unknown_ms(baseline, state, at, onset_ms=state.drift_ms[at], relative=relative)
+    wait = np.maximum(wait, habit_ms(baseline, state, at, relative=relative))
     believed = times_ms[at] - state.drift_ms[at] >= wait
     believed &= latest <= level * (1 - baseline.min_effect)
     # On its way back up: a warm-up's tail, or the end of a phase.
