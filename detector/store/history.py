@@ -22,7 +22,15 @@ from detector.store.chunks import (
     unpack,
 )
 from detector.store.discovery import Discovery
-from detector.store.entries import REASONS, decode, encode, gpu_codes, gpu_values, safe
+from detector.store.entries import (
+    REASONS,
+    decode,
+    encode,
+    gpu_codes,
+    gpu_values,
+    pack_all,
+    safe,
+)
 from detector.store.errors import translate
 from detector.store.increments import Increments
 from detector.store.keys import Keys
@@ -79,7 +87,7 @@ class History:
     def __init__(self, client: redis.Redis, keys: Keys, settings: HistorySettings) -> None:
         self._server = Server(client)
         self._keys = keys
-        self._settings = settings
+        self.settings = settings
         self._expire_s = (settings.keep + _DAY_MS) // 1000
         self._rejects = Rejects(self._server, keys, expire_s=self._expire_s)
         self._discovery = Discovery(self._server, keys, self._rejects, every=settings.discover)
@@ -129,7 +137,7 @@ class History:
             When an OFU is not in 0..1, a time not above 0, or a metric or a job's id unknown
             to the catalogue or the keys. Nothing has been written then.
         """
-        commands = [self._addition(sample) for sample in samples]
+        commands = self._additions(samples)
         written: list[bool] = []
         for at in range(0, len(commands), _WRITES_A_PIPELINE):
             batch = samples[at : at + _WRITES_A_PIPELINE]
@@ -216,14 +224,20 @@ class History:
         """Return what was set aside of a job so far, by reason."""
         return self._rejects.rejected(job)
 
-    def _addition(self, sample: Sample) -> Command:
-        if sample.time_ms <= 0:
-            msg = f"time {sample.time_ms} ms of job {safe(sample.job)} is not above 0"
-            raise ValueError(msg)
-        entry = f"{sample.time_ms}-0"
-        flat = encode(sample.ofu, sample.fields, sample.gpus)
-        key = self._keys.samples(sample.job)
-        return ["XADD", key, "MAXLEN", "~", _LONGEST_STREAM, entry, *flat]
+    def _additions(self, samples: Sequence[Sample]) -> list[Command]:
+        given = [sample.gpus for sample in samples if sample.gpus is not None]
+        packed = iter(pack_all(given))
+        commands: list[Command] = []
+        for sample in samples:
+            if sample.time_ms <= 0:
+                msg = f"time {sample.time_ms} ms of job {safe(sample.job)} is not above 0"
+                raise ValueError(msg)
+            flat = encode(sample.ofu, sample.fields)
+            if sample.gpus is not None:
+                flat += ["g", next(packed)]
+            key, entry = self._keys.samples(sample.job), f"{sample.time_ms}-0"
+            commands.append(["XADD", key, "MAXLEN", "~", _LONGEST_STREAM, entry, *flat])
+        return commands
 
     def _judged(self, samples: Sequence[Sample], replies: Sequence[Reply]) -> list[bool]:
         """Whether each sample is there; an id that is refused may be a repeated write."""
@@ -244,7 +258,7 @@ class History:
 
     def _chunk_starts(self, job: str, start_ms: int, end_ms: int) -> list[int]:
         first = chunk_start(start_ms)
-        if end_ms - first <= 2 * self._settings.keep:
+        if end_ms - first <= 2 * self.settings.keep:
             return list(range(first, end_ms, CHUNK_MS))
         # "Everything" is a span of millions of chunks: ask which there are.
         names = self._server.run("HKEYS", self._keys.chunks(job))

@@ -24,6 +24,7 @@ from detector.store.settings import HistorySettings
 BoolArray = npt.NDArray[np.bool_]
 
 _KEYS_A_READ = 1000  # measured: larger commands gain nothing more
+_ENTRIES_A_READ = 50_000  # at most, when all are behind: about 40 MB of replies
 
 # Entries of one call, all jobs together: about 40 MB of columns at the most. Chosen, so that a
 # cold start of 10,000 jobs stays within the service's memory; it then takes more calls.
@@ -99,11 +100,11 @@ class Increments:
         wanted = len(streams) + len(chunked)
         limit = max(_FEWEST, min(self._settings.slice, _BUDGET // max(wanted, 1)))
         parts: list[_Part] = []
-        for group in _groups(chunked):
+        for group in _groups(chunked, _KEYS_A_READ):
             more, without = self._from_chunks(group, limit=limit, now_ms=now_ms)
             parts += more
             streams += without
-        for group in _groups(streams):
+        for group in _groups(streams, min(_KEYS_A_READ, 1 + _ENTRIES_A_READ // limit)):
             parts += self._from_streams(group, jobs, limit=limit, now_ms=now_ms)
         return _assembled(jobs, parts, rejects=self._rejects.take(), more=bool(self._behind))
 
@@ -353,9 +354,9 @@ def _ms(entry: bytes) -> int:
     return int(entry.partition(b"-")[0])
 
 
-def _groups(wants: list[_Want]) -> Iterator[list[_Want]]:
-    for at in range(0, len(wants), _KEYS_A_READ):
-        yield wants[at : at + _KEYS_A_READ]
+def _groups(wants: list[_Want], size: int) -> Iterator[list[_Want]]:
+    for at in range(0, len(wants), size):
+        yield wants[at : at + size]
 
 
 def _assembled(

@@ -67,7 +67,7 @@ class Rejects:
         commands: list[list[str | int]] = []
         for ((job, reason), group), last in zip(grouped.items(), known, strict=True):
             before = _order(last.split(b" ")[0].decode()) if isinstance(last, bytes) else None
-            fresh = [item for item in group if before is None or _order(item.entry) > before]
+            fresh = [item for item in group if _is_after(_order(item.entry), before)]
             if fresh:
                 key, latest = self._keys.rejects(job), fresh[-1]
                 commands.append(["HINCRBY", key, reason, len(fresh)])
@@ -93,9 +93,13 @@ class Rejects:
         }
 
 
-def _order(entry: str) -> tuple[int, int]:
-    """Order of stream ids; anything else comes after all ids, so it is always counted."""
+def _order(entry: str) -> tuple[int, int] | None:
+    """Order of stream ids; None for what is no id of a job's own stream."""
     milliseconds, _, sequence = entry.partition("-")
     if milliseconds.isdecimal() and sequence.isdecimal():
         return int(milliseconds), int(sequence)
-    return 2**64, 0
+    return None
+
+
+def _is_after(entry: tuple[int, int] | None, before: tuple[int, int] | None) -> bool:
+    return entry is None or before is None or entry > before
