@@ -202,7 +202,8 @@ def _measured(history: CaseHistory, metric: str) -> tuple[Confirmed, Window]:
     )
     gpus = np.array([notation(text) for text in history.gpus]).T if history.gpus else None
     window = Window(times_ms=times_ms, fields=fields, gpus=gpus, events=events)
-    onset_ms, end_ms = int(times_ms[history.onset]), int(times_ms[-1]) + 1
+    # The change begins where the sample before it ends.
+    onset_ms, end_ms = int(times_ms[history.onset - 1]), int(times_ms[-1])
     before, after = (
         float(np.nanmedian(part))
         for part in (fields[metric][: history.onset], fields[metric][history.onset :])
@@ -212,8 +213,8 @@ def _measured(history: CaseHistory, metric: str) -> tuple[Confirmed, Window]:
         cause="excursion",
         direction="down" if after < before else "up",
         onset_ms=onset_ms,
-        onset=Interval(start_ms=onset_ms - int(history.every), end_ms=onset_ms),
-        detected_ms=int(times_ms[-1]),
+        onset=Interval(start_ms=onset_ms, end_ms=onset_ms + int(history.every)),
+        detected_ms=end_ms,
         before=Estimate(value=before, low=before, high=before),
         after=Estimate(value=after, low=after, high=after),
         relative_change=after / before - 1 if before else 0.0,

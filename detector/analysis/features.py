@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 
 from detector.analysis.change import Confirmed
-from detector.analysis.derived import derived
-from detector.analysis.ofu import PRECISIONS, ClockRatio, GpuModel, clock_ratio
+from detector.analysis.derived import clock_correction, derived
+from detector.analysis.ofu import GpuModel
 from detector.analysis.peers import Attribution, Mask, attribute, inside, spread_over_gpus
 from detector.fleet import Job
 from detector.metric import METRICS
-from detector.series import FloatArray, IntArray, Window
+from detector.series import FloatArray, IntArray, Interval, Window
 
 Evidence = dict[str, float | None]
 
@@ -221,7 +221,7 @@ def _mfu_ofu_ratio(view: View) -> float | None:
     OFU is corrected for the clock that the data sheet's peak assumes where the GPU model and
     the precision are known, and taken as it is otherwise (8 % too small a ratio on an H100).
     """
-    values = derived(view.window.fields, clock_ratio=_clock_ratio(view))
+    values = derived(view.window.fields, clock_ratio=clock_correction(view.gpu, view.precision))
     if "mfu_ratio" not in values:
         return None
     chosen = values["mfu_ratio"][view.after]
@@ -290,7 +290,7 @@ def _identical_before(view: View) -> float | None:
 @_feature("share")
 def _invalid_share(view: View) -> float | None:
     """Share of the entries since the onset that carry no usable OFU."""
-    since = view.window.fields["ofu"][view.window.times_ms >= view.change.onset_ms]
+    since = view.window.fields["ofu"][view.window.times_ms > view.change.onset_ms]
     return float(np.mean(~np.isfinite(since))) if len(since) else None
 
 
@@ -340,15 +340,6 @@ def _samples_after(view: View) -> float | None:
 FEATURES: Mapping[str, Feature] = MappingProxyType(_entries)
 
 
-def _clock_ratio(view: View) -> float:
-    """The job's clock correction; 1 where its GPU or precision is not known."""
-    precision = next((known for known in PRECISIONS if known == view.precision), None)
-    if view.gpu is None or precision is None:
-        return 1.0
-    ratio = clock_ratio(view.gpu, precision)
-    return ratio.value if isinstance(ratio, ClockRatio) else 1.0
-
-
 def _median(values: FloatArray) -> float | None:
     return float(np.median(values)) if len(values) >= _LEAST_SAMPLES else None
 
@@ -374,16 +365,22 @@ def _runs(values: FloatArray) -> IntArray:
     return index - np.maximum.accumulate(np.where(new, index, 0)) + 1
 
 
-def _near_ms(view: View) -> float:
-    """How long before the onset counts as just before."""
-    return max(_NEAR_MS, _NEAR_SAMPLES * (view.step_ms or 0))
+def _just_before(view: View) -> Interval:
+    """The time that counts as just before the onset, up to the latest that it may be."""
+    length_ms = max(_NEAR_MS, _NEAR_SAMPLES * int(view.step_ms or 0))
+    onset = view.change.onset
+    return Interval(
+        start_ms=min(onset.start_ms, view.change.onset_ms) - length_ms,
+        end_ms=max(onset.end_ms, view.change.onset_ms),
+    )
 
 
 def _announced(view: View, kind: str) -> bool:
-    earliest = view.change.onset.start_ms - _near_ms(view)
-    latest = max(view.change.onset.end_ms, view.change.onset_ms)
+    near = _just_before(view)
     return any(
-        event.kind == kind and event.span.end_ms >= earliest and event.span.start_ms <= latest
+        event.kind == kind
+        and event.span.end_ms >= near.start_ms
+        and event.span.start_ms <= near.end_ms
         for event in view.window.events
     )
 
@@ -395,8 +392,8 @@ def _gap_before(view: View) -> bool:
     times = view.window.times_ms
     silent = np.diff(times) > max(_GAP_SAMPLES * view.step_ms, _GAP_MS)
     ends = times[1:][silent]
-    onset = view.change.onset_ms
-    return bool(((ends >= onset - _near_ms(view)) & (ends <= onset)).any())
+    near = _just_before(view)
+    return bool(((ends >= near.start_ms) & (ends <= near.end_ms)).any())
 
 
 def _standstill_before(view: View) -> bool:
@@ -406,5 +403,5 @@ def _standstill_before(view: View) -> bool:
         return False
     still = view.window.fields["ofu"] < _STANDSTILL * level
     ends = times[2:][still[:-2] & still[1:-1] & ~still[2:]]
-    onset = view.change.onset_ms
-    return bool(((ends >= onset - _near_ms(view)) & (ends <= onset)).any())
+    near = _just_before(view)
+    return bool(((ends >= near.start_ms) & (ends <= near.end_ms)).any())

@@ -101,10 +101,14 @@ def spread_over_gpus(values: FloatArray) -> float | None:
 
 
 def inside(times_ms: IntArray, span: Interval, excluded: tuple[Interval, ...]) -> Mask:
-    """Return which samples lie in ``span`` and in none of ``excluded``. Shape ``(n,)``."""
-    chosen = (times_ms >= span.start_ms) & (times_ms < span.end_ms)
+    """Return which samples lie in ``span`` and in none of ``excluded``. Shape ``(n,)``.
+
+    A sample's time is the end of what it stands for: one at the span's start belongs to what
+    was before it, one at its end to the span.
+    """
+    chosen = (times_ms > span.start_ms) & (times_ms <= span.end_ms)
     for hole in excluded:
-        chosen &= (times_ms < hole.start_ms) | (times_ms >= hole.end_ms)
+        chosen &= (times_ms <= hole.start_ms) | (times_ms > hole.end_ms)
     return chosen
 
 

@@ -37,20 +37,20 @@ def window_of(*, per_gpu: FloatArray | None = None, **fields: FloatArray) -> Win
 def change_of(window: Window, metric: str = "ofu", *, onset: int = 60) -> Confirmed:
     times, values = window.times_ms, window.fields[metric]
     before, after = float(np.nanmedian(values[:onset])), float(np.nanmedian(values[onset:]))
-    onset_ms = int(times[onset])
+    onset_ms = int(times[onset - 1])
     return Confirmed(
         metric=metric,
         cause="excursion",
         direction="down" if after < before else "up",
         onset_ms=onset_ms,
-        onset=Interval(start_ms=onset_ms - STEP_MS, end_ms=onset_ms + STEP_MS),
+        onset=Interval(start_ms=onset_ms, end_ms=onset_ms + STEP_MS),
         detected_ms=int(times[-1]),
         before=Estimate(value=before, low=before, high=before),
         after=Estimate(value=after, low=after, high=after),
         relative_change=after / before - 1 if before else 0.0,
         confidence=1.0,
-        before_span=Interval(start_ms=int(times[0]), end_ms=onset_ms),
-        after_span=Interval(start_ms=onset_ms, end_ms=int(times[-1]) + 1),
+        before_span=Interval(start_ms=int(times[0]) - STEP_MS, end_ms=onset_ms),
+        after_span=Interval(start_ms=onset_ms, end_ms=int(times[-1])),
     )
 
 
@@ -102,7 +102,7 @@ def test_announced_phases_are_left_out() -> None:
     sm[60:85] = 0.05
     window = window_of(ofu=step(0.4, 0.2), sm=sm)
     times = window.times_ms
-    hole = Interval(start_ms=int(times[60]), end_ms=int(times[85]))
+    hole = Interval(start_ms=int(times[59]), end_ms=int(times[84]))
     found = measure(replace(change_of(window), excluded=(hole,)), window, Job(id="j"), None)
     assert found["sm_after"] == pytest.approx(0.45)
 

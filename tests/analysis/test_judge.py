@@ -26,20 +26,20 @@ def scene(*, culprit: int | None) -> tuple[Confirmed, Window]:
     sm = np.where(np.arange(90) < 60, 0.9, 0.5 if culprit is None else 0.9)
     window = Window(times_ms=times, fields={"ofu": ofu, "clock": steady, "sm": sm}, gpus=gpus)
     before, after = float(np.median(ofu[:60])), float(np.median(ofu[60:]))
-    onset_ms = int(times[60])
+    onset_ms = int(times[59])
     change = Confirmed(
         metric="ofu",
         cause="excursion",
         direction="down",
         onset_ms=onset_ms,
-        onset=Interval(start_ms=int(times[59]), end_ms=onset_ms),
+        onset=Interval(start_ms=onset_ms, end_ms=int(times[60])),
         detected_ms=int(times[66]),
         before=Estimate(value=before, low=before, high=before),
         after=Estimate(value=after, low=after, high=after),
         relative_change=after / before - 1,
         confidence=0.999,
-        before_span=Interval(start_ms=int(times[0]), end_ms=onset_ms),
-        after_span=Interval(start_ms=onset_ms, end_ms=int(times[66]) + 1),
+        before_span=Interval(start_ms=int(times[0]) - 1, end_ms=onset_ms),
+        after_span=Interval(start_ms=onset_ms, end_ms=int(times[66])),
     )
     return change, window
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detector.analysis.change import Confirmed, Estimate
-from detector.analysis.peers import attribute, spread_over_gpus
+from detector.analysis.peers import attribute, inside, spread_over_gpus
 from detector.series import FloatArray, Interval, Window
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "recordings" / "fleet_gpu"
@@ -24,15 +24,15 @@ def change(window: Window, *, start: int, onset: int, end: int) -> Confirmed:
         metric="ofu",
         cause="excursion",
         direction="down",
-        onset_ms=int(times[onset]),
+        onset_ms=int(times[onset - 1]),
         onset=Interval(start_ms=int(times[onset - 1]), end_ms=int(times[onset])),
         detected_ms=int(times[end - 1]),
         before=LEVEL,
         after=LEVEL,
         relative_change=-0.1,
         confidence=1.0,
-        before_span=Interval(start_ms=int(times[start]), end_ms=int(times[onset])),
-        after_span=Interval(start_ms=int(times[onset]), end_ms=int(times[end - 1]) + 1),
+        before_span=Interval(start_ms=int(times[start]) - 1, end_ms=int(times[onset - 1])),
+        after_span=Interval(start_ms=int(times[onset - 1]), end_ms=int(times[end - 1])),
     )
 
 
@@ -163,7 +163,7 @@ def test_excluded_stretches_do_not_count() -> None:
     found = change(window, start=0, onset=80, end=120)
     assert attribute(found, window).gpus == (5,)  # type: ignore[union-attr]
     times = window.times_ms
-    hole = Interval(start_ms=int(times[90]), end_ms=int(times[118]))
+    hole = Interval(start_ms=int(times[89]), end_ms=int(times[117]))
     whose = attribute(replace(found, excluded=(hole,)), window)
     assert whose is not None
     assert whose.gpus == ()
@@ -231,3 +231,11 @@ def test_the_spread_over_gpus_is_relative_and_robust() -> None:
     assert spread == pytest.approx(1.4826 * 0.02 / 0.44)
     assert spread_over_gpus(2 * gpus) == pytest.approx(spread)
     assert spread_over_gpus(gpus[:, :3]) is None
+
+
+def test_a_sample_at_a_spans_start_stands_for_what_was_before_it() -> None:
+    times = np.array([10, 20, 30, 40])
+    span = Interval(start_ms=10, end_ms=40)
+    assert inside(times, span, ()).tolist() == [False, True, True, True]
+    hole = Interval(start_ms=20, end_ms=30)
+    assert inside(times, span, (hole,)).tolist() == [False, True, False, True]
