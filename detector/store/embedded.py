@@ -253,8 +253,12 @@ def _await_answer(
 
 def _ping(socket: Path) -> str:
     """Return ``pong``, ``loading`` or ``none``."""
-    retry = Retry(NoBackoff(), 0)
-    with redis.Redis(unix_socket_path=str(socket), protocol=2, retry=retry) as client:
+    with redis.Redis(
+        unix_socket_path=str(socket),
+        socket_timeout=1.0,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+    ) as client:
         try:
             client.ping()
         except redis.exceptions.BusyLoadingError:

@@ -1,4 +1,5 @@
 import contextlib
+import json
 import os
 import signal
 import stat
@@ -181,6 +182,60 @@ def test_a_server_without_its_owner_is_ended_before_the_next_starts(tmp_path: Pa
         with running(tmp_path) as server:
             assert server.owned
             assert gone(pid)
+
+
+def test_what_still_holds_the_data_is_told_to_end(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        binary = str(server.binary)
+    folder = tmp_path / "store"
+    code = (
+        "import fcntl, sys, time\nlock = open(sys.argv[1], 'w')\n"
+        "fcntl.flock(lock, fcntl.LOCK_EX)\nprint('held', flush=True)\ntime.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", code, str(folder / "server.lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as orphan:
+        assert orphan.stdout is not None
+        assert orphan.stdout.readline() == b"held\n"
+        record = {"pid": 1, "server": orphan.pid, "socket": "", "binary": binary}
+        (folder / "owner.lock").write_text(json.dumps(record))
+        with running(tmp_path) as server:
+            assert server.alive()
+        assert orphan.wait() == -signal.SIGTERM
+
+
+def test_a_program_that_never_answers_is_ended_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "valkey-server"
+    program.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = --version ]; then echo "Valkey server v=9.0.0 sha=0"; exit; fi\n'
+        f"echo $$ > {tmp_path}/pid; exec sleep 60\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(StoreError, match="does not answer; look at"):
+        start(tmp_path / "state", wait_s=0.2)
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_guest_does_not_wait_for_ever(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreError, match="does not answer; look at"):
+                start(tmp_path, attach=True, wait_s=0.05)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+
+def test_a_folder_of_another_user_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    with pytest.raises(StoreError, match="belongs to another user"):
+        start(tmp_path)
 
 
 def test_a_long_state_path_gets_its_socket_somewhere_short(
