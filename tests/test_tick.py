@@ -47,6 +47,7 @@ def jobs() -> tuple[SyntheticJob, ...]:
             id=name,
             start_ms=START_MS,
             length_ms=3 * HOUR_MS,
+            cadence_ms=CADENCE_MS,
             gpus=8,
             calm=True,
         )
