@@ -213,7 +213,8 @@ def test_a_password_file_opens_the_store(
 ) -> None:
     file = tmp_path / "password"
     file.write_text(f"{SECRET}\n")
-    store = open_store(RedisSettings(url=f"unix://{valkey}", password_file=str(file)))
+    settings = RedisSettings(url=f"unix://default@{valkey}", password_file=str(file))
+    store = open_store(settings)
     assert store.client.ping()
     assert SECRET not in store.chosen
     store.close()
