@@ -225,7 +225,8 @@ def _levels(axes: "Axes", incident: Incident, window: Window, *, before: bool) -
     onset, end = (_day(time_ms) for time_ms in _within(incident, window))
     was, now = incident.before, incident.after
     if before:
-        axes.plot([first, onset], [was.value] * 2, color=_BASE, lw=2, zorder=4)
+        # Broad and pale, beneath the curve: on a steady job the two coincide.
+        axes.plot([first, onset], [was.value] * 2, color=_BASE, lw=5, alpha=0.5, zorder=2)
         axes.fill_between([first, end], was.low, was.high, color=_BASE, alpha=0.25, lw=0,
                           zorder=1)  # fmt: skip
     axes.plot([onset, end], [was.value] * 2, color=_BASE, lw=2, ls=(0, (4, 2)), zorder=4)
@@ -373,8 +374,9 @@ def _frame(axes: "Axes", window: Window, *, metric: str, empty: bool) -> None:
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     axes.set_xlabel("UTC", fontsize=12, color=_FAINT, loc="left")
     low, high = axes.get_ylim()
-    if low < high / 2 and low > -high:
-        axes.set_ylim(min(0.0, low) if low < 0 else 0.0, high)
+    # Chosen: what spans a quarter of its height is seen from zero too, in true proportion.
+    if 0 < low < 0.75 * high:
+        axes.set_ylim(0.0, high)
     shown = "ofu" if metric not in window.fields else metric
     entry = METRICS.get(shown)
     if entry is not None and entry.unit == "ratio" and shown != "mfu_ratio":

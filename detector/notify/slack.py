@@ -56,9 +56,6 @@ _UNTOUCHED = {
     "unfurl_media": False,
 }
 
-# How often a chart is tried; chosen: it illustrates, and a lane must not wait for it.
-_CHART_TRIES = 3
-
 _MENTION = re.compile(r"(?:<(?:![a-z]+(?:\^[A-Z0-9]+)?|@[UW][A-Z0-9]+)> ?){1,5}")
 _LOOPBACK = ("http://127.0.0.1:", "http://localhost:", "http://[::1]:")
 
@@ -175,18 +172,10 @@ class Slack:
 
     def deliver(self, attempt: Attempt) -> Outcome:
         """Post or edit the incident's message, or put its chart into the thread."""
-        waiting = [*attempt.skipped, attempt.notice]
-        transitions = [notice.transition for notice in waiting if not notice.follow_up]
-        if not transitions:
+        if attempt.notice.follow_up:
             return self._chart(attempt)
-        outcome = self._tell(transitions, attempt)
-        # A chart that was folded away with older notices is still owed.
-        owed = any(notice.follow_up == CHART for notice in waiting)
-        return (
-            replace(outcome, follow_ups=(CHART,))
-            if owed and isinstance(outcome, Sent)
-            else outcome
-        )
+        waiting = [*attempt.skipped, attempt.notice]
+        return self._tell([notice.transition for notice in waiting], attempt)
 
     def _tell(self, transitions: Sequence[Transition], attempt: Attempt) -> Outcome:
         """Bring the channel up to date with the newest of the transitions."""
@@ -310,6 +299,9 @@ class Slack:
                 return sent
             if isinstance(told, Retry) and not over:
                 return replace(told, ambiguous=True)
+            if isinstance(told, Denied):
+                note = _joined(sent.note, f"the thread line may be a duplicate: {told}")
+                sent = replace(sent, note=note)
         answer = self._api.call(
             "chat.postMessage",
             {
@@ -334,16 +326,16 @@ class Slack:
         return replace(sent, follow_ups=(CHART,)) if heard.type == "opened" else sent
 
     def _chart(self, attempt: Attempt) -> Outcome:
-        """Draw the incident and put the picture into its thread; trouble is a note."""
+        """Draw the incident and put the picture into its thread."""
         receipt = _read_receipt(attempt.receipt)
         if receipt is None:
-            return Sent(note="no chart: the message it belongs to is not known")
+            return Refused(reason="no chart: the message it belongs to is not known")
         incident = attempt.notice.transition.incident
         try:
             window = self._window(attempt.notice.transition)
             picture = draw(window, incidents=(incident,), metric=incident.metric)
-        except Exception as error:  # whatever a store or a chart does, the alert stands
-            return Sent(note=f"no chart: {type(error).__name__}: {error}")
+        except Exception as error:  # of the store or the drawing: the alert stands without it
+            return Retry(reason=f"no chart: {type(error).__name__}: {error}")
         trouble = self._api.share(
             picture,
             filename=f"{incident.id}.png",
@@ -352,15 +344,16 @@ class Slack:
             thread_ts=receipt.ts,
             now_ms=attempt.now_ms,
         )
-        if trouble is None:
-            return Sent()
-        if (
-            isinstance(trouble, Retry)
-            and not trouble.ambiguous
-            and attempt.number < _CHART_TRIES
-        ):
-            return trouble
-        return Sent(note=f"no chart: {_reason(trouble)}")
+        match trouble:
+            case None:
+                return Sent()
+            case Denied():
+                return Refused(reason=f"no chart: {trouble}")
+            case Retry(ambiguous=True):
+                # Two charts are worse than none.
+                return Sent(note=f"the chart may be missing: {trouble.reason}")
+            case Retry():
+                return trouble
 
     def _window(self, transition: Transition) -> Window:
         """The history that shows what was normal, the change and what followed."""

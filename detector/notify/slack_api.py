@@ -186,8 +186,8 @@ class Api:
         asked = {"filename": filename, "length": len(content), "alt_txt": title}
         place = self.call("files.getUploadURLExternal", asked, now_ms=now_ms)
         if isinstance(place, Denied | Retry):
-            return replace(place, ambiguous=False) if isinstance(place, Retry) else place
-        if trouble := self._upload(str(place.get("upload_url", "")), content):
+            return _harmless(place)
+        if trouble := self._upload(str(place.get("upload_url", "")), content, now_ms=now_ms):
             return trouble
         done = {
             "files": [{"id": place.get("file_id"), "title": title}],
@@ -197,7 +197,7 @@ class Api:
         answer = self.call("files.completeUploadExternal", done, now_ms=now_ms)
         return answer if isinstance(answer, Denied | Retry) else None
 
-    def _upload(self, url: str, content: bytes) -> Denied | Retry | None:
+    def _upload(self, url: str, content: bytes, *, now_ms: int) -> Denied | Retry | None:
         # Bytes go where Slack says, but never in clear to another machine.
         if not url.startswith("https://") and host_of(url) != host_of(self._url):
             return Denied(error="upload_url is not https")
@@ -209,7 +209,7 @@ class Api:
         )
         if isinstance(answer, Failure):
             return Retry(reason=answer.reason)
-        return None if answer.status == 200 else Denied(error=f"upload: HTTP {answer.status}")
+        return _harmless(judge_status(answer, now_ms=now_ms))
 
     def _judge(self, answer: Response, *, now_ms: int) -> Mapping[str, Any] | Denied | Retry:
         if refused := judge_status(answer, now_ms=now_ms):
@@ -246,6 +246,11 @@ def judge_status(answer: Response, *, now_ms: int) -> Denied | Retry | None:
             return Retry(reason=f"slack: HTTP {status}", ambiguous=True)
         case status:
             return Denied(error=_said(answer) or f"HTTP {status}")
+
+
+def _harmless(trouble: Denied | Retry | None) -> Denied | Retry | None:
+    """The same trouble, of a call that shows nothing to anybody and so can be repeated."""
+    return replace(trouble, ambiguous=False) if isinstance(trouble, Retry) else trouble
 
 
 def _said(answer: Response) -> str:

@@ -1,6 +1,7 @@
 import json
 import re
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +149,19 @@ def test_the_message_says_what_how_bad_since_when_where_how_sure_and_what_to_do(
         "docs/runbooks/straggler.md",
     ):
         assert fact in said
+
+
+def test_the_example_in_the_documentation_is_what_is_sent() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "slack.md").read_text()
+    shown = re.search(r"```\n🔴.*?```", page, flags=re.DOTALL)
+    assert shown
+    example = " ".join(shown.group().split())
+    blocks = slack_blocks(opened().incident, "opened", now_ms=opened().time_ms)
+    for text in (*texts(blocks, "plain_text"), *texts(blocks, "mrkdwn")):
+        # Slack turns the marks into looks, and the date into the reader's own.
+        for line in re.sub(r":red_circle: |<!date[^>]*>|[*`]", "", text).splitlines():
+            for piece in line.split(", "):
+                assert piece.strip() in example
 
 
 def test_a_resolved_message_says_why_and_after_how_long_and_asks_for_nothing() -> None:

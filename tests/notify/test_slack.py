@@ -399,24 +399,24 @@ def test_the_chart_follows_into_the_thread(loopback: Loopback) -> None:
 def test_a_store_that_is_away_costs_the_chart_and_nothing_else(loopback: Loopback) -> None:
     slack = app(loopback, histories=Broken())
     receipt = tell(slack, opened()).receipt
-    sent = tell(slack, opened(), receipt=receipt, follow_up="chart")
-    assert sent.note == "no chart: ConnectionError: the store is away"
+    outcome = slack.deliver(attempt(opened(), receipt=receipt, follow_up="chart"))
+    assert outcome == Retry(reason="no chart: ConnectionError: the store is away")
 
 
 @pytest.mark.parametrize(
     "path",
     ["/api/files.getUploadURLExternal", "/upload/", "/api/files.completeUploadExternal"],
 )
-def test_an_upload_that_fails_is_tried_a_few_times_and_then_given_up(
+def test_an_upload_that_is_turned_away_for_now_can_be_tried_again(
     loopback: Loopback, slack: Receiver, path: str
 ) -> None:
     receipt = tell(slack, opened()).receipt
-    loopback.fail_next(path, status=429, times=2)
+    loopback.fail_next(path, status=429, headers={"Retry-After": "2"})
     first = slack.deliver(attempt(opened(), receipt=receipt, follow_up="chart"))
-    last = slack.deliver(attempt(opened(), receipt=receipt, follow_up="chart", number=3))
-    assert isinstance(last, Sent)
-    assert last.note.startswith("no chart")
-    assert isinstance(first, Sent if path == "/upload/" else Retry)
+    assert isinstance(first, Retry)
+    assert (first.after_ms, first.ambiguous) == (2_000, False)
+    tell(slack, opened(), receipt=receipt, follow_up="chart", number=2)
+    assert len(loopback.slack.files) == 1
 
 
 def test_an_upload_that_may_have_worked_is_not_repeated(
@@ -428,25 +428,31 @@ def test_an_upload_that_may_have_worked_is_not_repeated(
     assert len(loopback.slack.files) == 1
 
 
-def test_a_missing_scope_for_files_is_a_note(loopback: Loopback, slack: Receiver) -> None:
-    loopback.slack.scopes = frozenset({"chat:write"})
-    receipt = tell(slack, opened()).receipt
-    assert "files:write" in tell(slack, opened(), receipt=receipt, follow_up="chart").note
-
-
-def test_a_transition_folded_with_the_chart_goes_first_and_the_chart_is_still_owed(
+def test_without_the_scope_for_files_the_alert_stands_alone(
     loopback: Loopback, slack: Receiver
 ) -> None:
+    loopback.slack.scopes = frozenset({"chat:write"})
     receipt = tell(slack, opened()).receipt
-    sent = tell(slack, opened(), skipped=(resolved(),), receipt=receipt, follow_up="chart")
-    assert loopback.slack.messages[0].text.startswith("RESOLVED")
-    assert sent.follow_ups == ("chart",)
-    assert loopback.slack.files == ()
+    outcome = slack.deliver(attempt(opened(), receipt=receipt, follow_up="chart"))
+    assert isinstance(outcome, Refused)
+    assert "files:write" in outcome.reason
 
 
 def test_a_chart_without_a_message_is_let_go(loopback: Loopback, slack: Receiver) -> None:
-    assert tell(slack, opened(), follow_up="chart").note
+    outcome = slack.deliver(attempt(opened(), follow_up="chart"))
+    assert isinstance(outcome, Refused)
     assert loopback.requests == ()
+
+
+def test_a_loud_line_that_cannot_be_looked_up_is_said_again_and_the_note_says_so(
+    loopback: Loopback, slack: Receiver
+) -> None:
+    receipt = tell(slack, opened()).receipt
+    loopback.slack.scopes = frozenset({"chat:write"})
+    worse = step("escalated", 30, severity="critical", revision=2)
+    sent = tell(slack, worse, receipt=receipt, number=2, maybe_sent=True)
+    assert "may be a duplicate" in sent.note
+    assert len(loopback.slack.messages) == 2
 
 
 # Incoming webhooks
