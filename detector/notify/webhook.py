@@ -39,7 +39,7 @@ class WebhookSettings(
     kw_only=True,
     forbid_unknown_fields=True,
 ):
-    """A ``[[receivers]]`` entry with ``type = "webhook"``.
+    """A ``[[receiver]]`` entry with ``type = "webhook"``.
 
     Attributes
     ----------
@@ -53,7 +53,8 @@ class WebhookSettings(
     timeout
         For one attempt, all of it.
     headers
-        Sent along, for a gateway in front of the consumer, say. Shown nowhere.
+        Sent along, for a gateway that sorts by them, say. No place for secrets: the signature
+        proves who speaks.
     """
 
     name: str
@@ -204,12 +205,14 @@ def signing_keys(secret: str) -> tuple[bytes, ...]:
             msg = (
                 f"line {number} of the webhook's secret is not whsec_ and base64 of "
                 f"{_SHORTEST} to {_LONGEST} bytes; make one with "
-                '`echo "whsec_$(openssl rand -base64 32)"`'
+                '`echo "whsec_$(head -c 32 /dev/urandom | base64)"`'
             )
             raise ValueError(msg)
         keys.append(key)
     if not keys:
-        msg = 'the webhook\'s secret is empty; `echo "whsec_$(openssl rand -base64 32)"`'
+        msg = (
+            'the webhook\'s secret is empty; `echo "whsec_$(head -c 32 /dev/urandom | base64)"`'
+        )
         raise ValueError(msg)
     return tuple(keys)
 
