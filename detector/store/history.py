@@ -103,6 +103,10 @@ class History:
         """
         return self._increments.read(cursors, now_ms=now_ms)
 
+    def discover(self, now_ms: int) -> None:
+        """Look for jobs that are new, as :meth:`increments` does by itself."""
+        self._discovery.look(now_ms)
+
     def jobs(self) -> tuple[str, ...]:
         """Return the jobs known by now, see :meth:`increments`."""
         return tuple(self._discovery.keys_of)
