@@ -17,6 +17,7 @@ import msgspec
 
 from detector.incident.lifecycle import Policy
 from detector.log import LogSettings
+from detector.notify.dispatch import DispatchSettings
 from detector.notify.slack import SlackSettings
 from detector.notify.webhook import WebhookSettings
 from detector.series import Duration
@@ -90,6 +91,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     content: ContentSettings = ContentSettings()
     tick: TickSettings = TickSettings()
     incidents: Policy = Policy()
+    delivery: DispatchSettings = DispatchSettings()
     log: LogSettings = LogSettings()
     receivers: tuple[ReceiverSettings, ...] = msgspec.field(default=(), name="receiver")
 

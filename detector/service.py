@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import assert_never
 
 from apscheduler.events import (
     EVENT_JOB_ERROR,
@@ -26,11 +27,15 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from detector import log
 from detector.analysis.judge import Content
-from detector.config import Config, receivers
+from detector.config import Config, secret
 from detector.incident.incident import Transition
 from detector.incident.ledger import SHARDS, Action, Commit, Saved
+from detector.incident.route import Destination
+from detector.notify import slack
 from detector.notify.dispatch import Dispatcher
-from detector.notify.receiver import Receiver
+from detector.notify.receiver import Histories, Receiver
+from detector.notify.slack import SlackSettings
+from detector.notify.webhook import Webhook, WebhookSettings
 from detector.state import FleetState, restore
 from detector.store import embedded
 from detector.store.connection import Store, open_store
@@ -127,19 +132,21 @@ class Service:
         keys = Keys(config.redis.prefix)
         self._history = History(client, keys, config.history)
         self._inbox = Inbox(client, keys, self._history, config.inbox)
-        self._timeseries = TimeSeries(client, self._history)
+        self._timeseries = TimeSeries(client, keys, self._history)
         self._ledger = Ledger(client, keys)
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._lease = Lease(client, keys, owner)
         # The dispatcher's thread draws charts: it has a reader of its own.
-        ends: tuple[Receiver, ...] = receivers(
-            config, histories=History(client, keys, config.history)
+        reader = History(client, keys, config.history)
+        self._dispatcher = Dispatcher(
+            Outbox(client, keys), receivers(config, histories=reader), settings=config.delivery
         )
-        self._dispatcher = Dispatcher(Outbox(client, keys), ends)
         self._settings = Settings(
             cluster=config.cluster,
             policy=config.incidents,
-            destinations=tuple(item.destination for item in config.receiver),
+            destinations=tuple(
+                Destination(name=item.name, severity=item.severity) for item in config.receivers
+            ),
             silent=config.tick.silent,
         )
 
@@ -354,3 +361,40 @@ class Service:
 
     def _failed(self, event: JobEvent) -> None:
         self._log.error("job_failed", job=event.job_id, exc_info=event.exception)
+
+
+def receivers(config: Config, *, histories: Histories) -> tuple[Receiver, ...]:
+    """Return the configured receivers, each with its secret.
+
+    Raises
+    ------
+    ContentErrors
+        When a secret cannot be read.
+    ValueError
+        When a secret is none.
+    """
+    made: list[Receiver] = []
+    for settings in config.receivers:
+        match settings:
+            case SlackSettings():
+                made.append(
+                    slack.receiver(
+                        settings,
+                        secret=secret(settings),
+                        histories=histories,
+                        permalink_base=config.permalink_base,
+                    )
+                )
+            case WebhookSettings():
+                base = config.permalink_base or "urn:ofuwatch"
+                made.append(
+                    Webhook(
+                        settings,
+                        secret=secret(settings),
+                        source=f"{base}/clusters/{config.cluster}",
+                        permalink_base=config.permalink_base,
+                    )
+                )
+            case _:
+                assert_never(settings)
+    return tuple(made)

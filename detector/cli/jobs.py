@@ -20,6 +20,7 @@ def command(config_file: Path | None, *, limit: int) -> None:
 
     with opened(config_file) as (config, client, keys):
         history = History(client, keys, config.history)
+        history.discover(time.time_ns() // 1_000_000)
         seen = {job: history.last_seen(job) for job in history.jobs()}
         latest = sorted(seen, key=lambda job: (-(seen[job] or 0), job))
         about = history.describe_many(latest[:limit])

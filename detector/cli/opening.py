@@ -35,8 +35,9 @@ def read_config(path: Path | None) -> "Config":
     from detector.config import load
     from detector.content import ContentErrors
 
+    own = Path("config.toml")
     try:
-        return load(path)
+        return load(path or (own if own.exists() else None))
     except ContentErrors as errors:
         fail("\nofuwatch: ".join(str(problem) for problem in errors.problems))
 

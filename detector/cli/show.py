@@ -43,8 +43,7 @@ def command(config_file: Path | None, *, job: str, last: str, plot: Path | None)
         rejected = history.rejected(job)
         found = Ledger(client, keys).incidents(job=job)
         about = history.describe(job)
-        known = job in history.jobs()
-    if not (known or rejected or found or len(window.times_ms)):
+    if not (rejected or found or len(window.times_ms)):
         fail(f"no job {job!r}; `ofuwatch jobs` lists them", code=EXIT_PROBLEM)
 
     for line in _who(about):
@@ -53,8 +52,9 @@ def command(config_file: Path | None, *, job: str, last: str, plot: Path | None)
         click.echo(line)
     if rejected:
         click.echo("Set aside:")
-        for reason, (count, latest) in sorted(rejected.items()):
-            click.echo(f"  {count:>6} {reason}: {REASONS.get(reason, '')}  last: {latest}")
+        for reason, aside in sorted(rejected.items()):
+            why = REASONS.get(reason, "")
+            click.echo(f"  {aside.count:>6} {reason}: {why} Last: {aside.last}")
     else:
         click.echo("Set aside: nothing")
     if found:
@@ -96,11 +96,13 @@ def _history(window: "Window", *, last: str) -> list[str]:
     times = window.times_ms
     step = int(np.median(np.diff(times))) if len(times) > 1 else 0
     low, middle, high = np.percentile(ofu[known], [5, 50, 95])
+    usable = int(known.sum())
     fields = sorted(name for name in window.fields if name != "ofu")
     return [
-        f"OFU over the last {last}: {int(known.sum())} samples, {int((~known).sum())} unusable, "
+        f"OFU over the last {last}: {usable} samples, {len(ofu) - usable} unusable, "
         f"every {Duration(step)}, newest {iso(int(times[-1]))}",
-        f"  5 % / median / 95 %: {low:.3f} / {middle:.3f} / {high:.3f}, now {ofu[known][-1]:.3f}",
+        f"  5 % / median / 95 %: {low:.3f} / {middle:.3f} / {high:.3f}, "
+        f"now {ofu[known][-1]:.3f}",
         f"  {_sparkline(ofu)}",
         *([f"  also: {', '.join(fields)}"] if fields else []),
         *([f"  per GPU: {window.gpus.shape[1]}"] if window.gpus is not None else []),

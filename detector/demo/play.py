@@ -73,7 +73,7 @@ def parts(
         what, after_s = _REAL.get(name, ("", 0))
         made.append(
             Part(
-                job=replace_name(recording.job, name),
+                job=_named(recording.job, name),
                 window=replace(recording.window, times_ms=recording.window.times_ms + shift_ms),
                 what=what,
                 onset_ms=begins_ms + 1000 * after_s if what else 0,
@@ -83,13 +83,13 @@ def parts(
     return tuple(made)
 
 
-def replace_name(job: Job, name: str) -> Job:
+def _named(job: Job, name: str) -> Job:
     """Return the job of a recording with the name that it is known by."""
     return msgspec.structs.replace(job, name=name, id=f"real-{name}", cluster="mlperf")
 
 
 class Feed:
-    """Writes the play into Redis as collectors would: entry by entry, never ahead of its time."""
+    """Writes the play into Redis as collectors would, and nothing ahead of its time."""
 
     def __init__(
         self, client: redis.Redis, keys: Keys, history: History, play: Sequence[Part]
@@ -119,8 +119,8 @@ class Feed:
                 "precision": job.precision,
                 "gpus": msgspec.json.encode(job.roster).decode() if job.roster else "",
             }
-            told = {name: text for name, text in about.items() if text}
-            pipeline.hset(self._keys.about(job.id), mapping=told)
+            told = [item for pair in about.items() if pair[1] for item in pair]
+            pipeline.hset(self._keys.about(job.id), items=told)
         pipeline.execute()
 
     def until(self, time_ms: int) -> None:
