@@ -7,7 +7,7 @@ the tails of XADD commands and as packed chunks; a job only adds its key and its
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from detector.demo.faults import INJECTIONS
 from detector.demo.synth import SHARES, SIZES, SyntheticJob, scenario
 from detector.fleet import Job
 from detector.metric import METRICS
-from detector.series import FloatArray, IntArray
+from detector.series import ContextEvent, FloatArray, IntArray, Interval
 from detector.store.chunks import CHUNK_MS, Stretch, field_name, pack
 from detector.store.entries import NO_DATA, CodeArray, pack_gpus
 from detector.store.keys import Keys
@@ -41,6 +41,7 @@ class Template:
     """
 
     job: Job
+    events: tuple[ContextEvent, ...]
     offsets_ms: IntArray
     tails: list[tuple[bytes, bytes]]
     chunks: list[bytes]
@@ -125,6 +126,15 @@ class Fleet:
                 {name: text.encode() for name, text in texts.items()},
             )
 
+    def events(self) -> Iterator[tuple[str, ContextEvent]]:
+        """Yield what jobs announced of their checkpoints, evaluations and restarts."""
+        for member in self.members:
+            for event in member.template.events:
+                tick = (event.span.start_ms - START_MS) // CADENCE_MS - member.turn
+                start_ms = START_MS + tick % self.ticks * CADENCE_MS
+                span = Interval(start_ms=start_ms, end_ms=start_ms + event.span.length_ms)
+                yield Keys().events(member.id), replace(event, span=span)
+
     def packed(self, *, until: int) -> Iterator[tuple[str, dict[str, bytes]]]:
         """Yield for each job the hash of its chunks before tick ``until``."""
         for key, member in zip(self._hashes, self.members, strict=True):
@@ -177,6 +187,7 @@ def _encoded(made: SyntheticJob, *, ticks: int) -> Template:
     )
     return Template(
         job=made.job,
+        events=window.events,
         offsets_ms=offsets,
         tails=[_tail(row, kept, codes[row].tobytes()) for row in range(ticks)],
         chunks=[_chunk(first, offsets, kept, codes) for first in range(0, ticks, CHUNK_ROWS)],

@@ -18,6 +18,7 @@ from benchmarks.report import Row
 from benchmarks.wire import Wire
 from benchmarks.worker import Measurement, Order, Start
 from detector.store import embedded
+from detector.store.about import write_event
 
 _STREAM_TICKS = 360  # one hour in streams, as HistorySettings.stream keeps it
 _COLD_TICKS = 2160  # six hours in all, as HistorySettings.first_look reads them
@@ -93,6 +94,7 @@ def _fill(progress: Progress, socket: str, *, jobs: int, ticks: int) -> Fleet:
     progress.advance(task)
     with Wire(socket) as wire:
         wire.set_hashes(fleet.descriptions())
+        wire.send_all(("XADD", key, "*", *write_event(event)) for key, event in fleet.events())
         chunked = _COLD_TICKS - _STREAM_TICKS
         task = progress.add_task("five hours in chunks", total=jobs)
         wire.set_hashes(progress.track(fleet.packed(until=chunked), task_id=task))

@@ -1,7 +1,7 @@
 """Sends prepared commands to Redis as fast as a socket takes them."""
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import hiredis
 
@@ -37,13 +37,19 @@ class Wire:
                     raise RuntimeError(msg)
                 count -= 1
 
-    def set_hashes(self, hashes: Iterable[tuple[str, dict[str, bytes]]]) -> None:
-        """Write whole hashes, a hundred keys at a time."""
+    def send_all(self, commands: Iterable[Sequence[str | bytes | int]]) -> None:
+        """Send commands given as their arguments, a hundred at a time."""
         batch: list[bytes] = []
-        for key, fields in hashes:
-            flat = (argument for pair in fields.items() for argument in pair)
-            batch.append(hiredis.pack_command(("HSET", key, *flat)))  # type: ignore[arg-type]
+        for command in commands:
+            batch.append(hiredis.pack_command(tuple(command)))  # type: ignore[arg-type]
             if len(batch) == 100:
                 self.send(b"".join(batch), len(batch))
                 batch = []
         self.send(b"".join(batch), len(batch))
+
+    def set_hashes(self, hashes: Iterable[tuple[str, dict[str, bytes]]]) -> None:
+        """Write whole hashes."""
+        self.send_all(
+            ("HSET", key, *(argument for pair in fields.items() for argument in pair))
+            for key, fields in hashes
+        )
