@@ -11,7 +11,7 @@ Following a history again over the incidents that it gave changes nothing. Pure;
 sample times, but those of actions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -20,16 +20,21 @@ from msgspec.structs import replace
 
 from detector.analysis.judge import Finding
 from detector.fleet import Job
+from detector.incident.finding import (
+    begun,
+    flapped,
+    flaps,
+    inherited,
+    merged,
+    rank,
+    same_trouble,
+)
 from detector.incident.incident import (
-    SEVERITIES,
     Incident,
     ResolveReason,
-    RuledOut,
-    Severity,
     State,
     Transition,
     TransitionType,
-    incident_id,
 )
 from detector.incident.ledger import Action
 from detector.series import Duration
@@ -243,7 +248,13 @@ class _Life:
     # -- what a finding does ---------------------------------------------------------------
 
     def _found(self, found: Found) -> None:
-        fresh = _incident(found, job=self._job, cluster=self._cluster)
+        fresh = begun(
+            found.finding,
+            family=found.family,
+            time_ms=found.time_ms,
+            job=self._job,
+            cluster=self._cluster,
+        )
         family = (fresh.family, fresh.shadow)
         if fresh.id in self._incidents:
             return
@@ -252,9 +263,9 @@ class _Life:
         kin = [one for one in self._live() if (one.family, one.shadow) == family]
         if not kin:
             self._begin(fresh, at=found.time_ms)
-        elif _same_trouble(kin[0], fresh):
+        elif same_trouble(kin[0], fresh):
             self._merge(kin[0], fresh, at=found.time_ms)
-        elif _flap(kin[0], fresh):
+        elif flaps(kin[0], fresh):
             self._flap(kin[0], fresh, at=found.time_ms)
         else:
             self._supersede(kin[0], fresh, at=found.time_ms)
@@ -267,45 +278,23 @@ class _Life:
 
     def _supersede(self, old: Incident, fresh: Incident, *, at: int) -> None:
         """A further drop. It needs no hold of its own: that the job is in trouble is known."""
+        fresh = inherited(old, fresh)
         self._resolve(old, "superseded", at=at, over=max(old.onset_ms, fresh.onset_ms))
-        if old.opened_ms is None:
+        if fresh.supersedes is None:
             self._begin(fresh, at=at)
         else:
-            self._open(replace(fresh, supersedes=old.id), at=at)
+            self._open(fresh, at=at)
 
     def _merge(self, known: Incident, fresh: Incident, *, at: int) -> None:
         """Another metric of the same trouble: its evidence fills what the first left open."""
-        placed = known if known.gpus else fresh
-        merged = replace(
-            known,
-            away=(*known.away, fresh.metric),
-            recovering_ms=None,
-            features=_filled(known.features, fresh.features),
-            runners_up=_with(known, fresh.rule),
-            gpus=placed.gpus,
-            attribution_confidence=placed.attribution_confidence,
-        )
-        told = (merged.features, merged.runners_up, merged.gpus)
+        grown = merged(known, fresh)
+        told = (grown.features, grown.runners_up, grown.gpus)
         news = told != (known.features, known.runners_up, known.gpus)
-        self._raise(merged, fresh, at=at, otherwise="updated" if news else None)
+        self._raise(grown, fresh, at=at, otherwise="updated" if news else None)
 
     def _flap(self, known: Incident, fresh: Incident, *, at: int) -> None:
         """Down again while it was coming back: the same incident, one flap more."""
-        flapped = replace(
-            known,
-            away=(fresh.metric,),
-            recovering_ms=None,
-            flap_count=known.flap_count + 1,
-            features=_filled(fresh.features, known.features),
-        )
-        if fresh.metric == known.metric:
-            flapped = replace(
-                flapped,
-                after=fresh.after,
-                after_samples=fresh.after_samples,
-                relative_change=fresh.relative_change,
-            )
-        self._raise(flapped, fresh, at=at, otherwise="updated")
+        self._raise(flapped(known, fresh), fresh, at=at, otherwise="updated")
 
     def _raise(
         self,
@@ -317,7 +306,7 @@ class _Life:
     ) -> None:
         """Record a later finding's part in the incident: ``escalated`` if it is more severe."""
         incident = replace(incident, news_ms=at)
-        worse = _rank(fresh.severity) > _rank(incident.severity)
+        worse = rank(fresh.severity) > rank(incident.severity)
         if worse:
             incident = replace(incident, severity=fresh.severity)
         if incident.opened_ms is None:
@@ -420,85 +409,3 @@ class _Life:
 
     def _old(self, time_ms: int) -> bool:
         return self._now_ms is not None and self._now_ms - time_ms > self._policy.max_age
-
-
-def _incident(found: Found, *, job: Job, cluster: str) -> Incident:
-    """The incident that a finding makes, pending and not yet recorded (revision 0)."""
-    finding, change, rule = found.finding, found.finding.change, found.finding.verdict.rule
-    hosts = len({gpu.host for gpu in job.roster if gpu.host})
-    identity = incident_id(
-        cluster=cluster, job=job.id, kind=rule.kind, onset_ms=change.onset_ms
-    )
-    return Incident(
-        id=identity,
-        cluster=cluster,
-        job=replace(job, roster=()),
-        kind=rule.kind,
-        family=found.family,
-        metric=change.metric,
-        direction=change.direction,
-        cause=change.cause,
-        state=State.PENDING,
-        revision=0,
-        severity=rule.severity,
-        confidence=change.confidence,
-        rule=rule.name,
-        summary=finding.summary,
-        shadow=rule.shadow,
-        onset_ms=change.onset_ms,
-        onset_low_ms=change.onset.start_ms,
-        onset_high_ms=change.onset.end_ms,
-        detected_ms=change.detected_ms,
-        before=change.before,
-        after=change.after,
-        relative_change=change.relative_change,
-        before_samples=finding.before_samples,
-        after_samples=finding.after_samples,
-        features=dict(finding.evidence),
-        runners_up=finding.verdict.runners_up,
-        ruled_out=tuple(RuledOut(rule=r, reason=w) for r, w in finding.verdict.ruled_out),
-        gpus=finding.gpus,
-        attribution_confidence=finding.attribution_confidence,
-        gpus_total=finding.gpus_total or len(job.roster) or None,
-        hosts_total=hosts or None,
-        runbook=rule.runbook,
-        recommended_action=rule.action,
-        hold_ms=rule.hold,
-        keep_open_ms=rule.keep_open,
-        away=(change.metric,),
-        news_ms=found.time_ms,
-    )
-
-
-def _same_trouble(known: Incident, fresh: Incident) -> bool:
-    """Whether a finding only shows in another metric what the incident already tells."""
-    if fresh.metric in known.away:
-        return False  # it had fallen already: this is a further drop
-    if known.recovering_ms is None:
-        return True
-    return fresh.metric != known.metric and fresh.onset_ms < known.recovering_ms
-
-
-def _flap(known: Incident, fresh: Incident) -> bool:
-    """Whether a finding is the incident's own drop again, before it was over."""
-    same = (fresh.kind, fresh.direction) == (known.kind, known.direction)
-    return known.recovering_ms is not None and same
-
-
-def _filled(
-    first: Mapping[str, float | None], second: Mapping[str, float | None]
-) -> dict[str, float | None]:
-    """The features of ``first``, those that it left unknown taken from ``second``."""
-    known = {name: value for name, value in first.items() if value is not None}
-    return {**first, **second, **known}
-
-
-def _with(known: Incident, rule: str) -> tuple[str, ...]:
-    """The incident's runners-up and a further rule that speaks of it."""
-    if rule in (known.rule, *known.runners_up):
-        return known.runners_up
-    return (*known.runners_up, rule)
-
-
-def _rank(severity: Severity) -> int:
-    return SEVERITIES.index(severity)

@@ -214,6 +214,26 @@ def test_a_second_metric_found_late_reopens_what_was_coming_back() -> None:
     assert lived.incidents[0].flap_count == 0
 
 
+def test_another_trouble_in_another_metric_does_not_hide_in_an_old_incident() -> None:
+    benign = found(60, metric="tokens", kind="precision_shift", severity="info", direction="up")
+    lived = live(benign, found(600, kind="hang", severity="critical"))
+    assert told(lived) == ["60 opened", "600 resolved: superseded", "600 opened"]
+    assert lived.incidents[1].kind == "hang"
+    assert lived.incidents[1].away == ("ofu",)
+
+
+def test_more_of_the_same_kind_in_another_metric_is_the_same_incident() -> None:
+    assert told(live(found(60), found(600, metric="tokens", evidence={}))) == ["60 opened"]
+
+
+def test_a_successor_is_over_when_all_that_had_fallen_is_back() -> None:
+    fell = (found(60, metric="tokens"), found(600, kind="hang"))
+    assert told(live(*fell, back(700)))[3:] == []
+    assert told(live(*fell, back(700), back(800, metric="tokens")))[3:] == [
+        "920 resolved: recovered"
+    ]
+
+
 def test_the_recovery_of_a_metric_that_never_fell_changes_nothing() -> None:
     lived = live(found(60), back(300, metric="clock"))
     assert lived.incidents[0].recovering_ms is None

@@ -1,0 +1,151 @@
+"""What a finding is to a job's incidents: a new one, more of one, or a successor. Pure."""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from detector.analysis.judge import Finding
+from detector.fleet import Job
+from detector.incident.incident import (
+    SEVERITIES,
+    Incident,
+    RuledOut,
+    Severity,
+    State,
+    incident_id,
+)
+
+
+def begun(finding: Finding, *, family: str, time_ms: int, job: Job, cluster: str) -> Incident:
+    """Return the incident that a finding makes: pending, and not yet recorded (revision 0)."""
+    change, rule = finding.change, finding.verdict.rule
+    hosts = len({gpu.host for gpu in job.roster if gpu.host})
+    identity = incident_id(
+        cluster=cluster, job=job.id, kind=rule.kind, onset_ms=change.onset_ms
+    )
+    return Incident(
+        id=identity,
+        cluster=cluster,
+        job=replace(job, roster=()),
+        kind=rule.kind,
+        family=family,
+        metric=change.metric,
+        direction=change.direction,
+        cause=change.cause,
+        state=State.PENDING,
+        revision=0,
+        severity=rule.severity,
+        confidence=change.confidence,
+        rule=rule.name,
+        summary=finding.summary,
+        shadow=rule.shadow,
+        onset_ms=change.onset_ms,
+        onset_low_ms=change.onset.start_ms,
+        onset_high_ms=change.onset.end_ms,
+        detected_ms=change.detected_ms,
+        before=change.before,
+        after=change.after,
+        relative_change=change.relative_change,
+        before_samples=finding.before_samples,
+        after_samples=finding.after_samples,
+        features=dict(finding.evidence),
+        runners_up=finding.verdict.runners_up,
+        ruled_out=tuple(RuledOut(rule=r, reason=w) for r, w in finding.verdict.ruled_out),
+        gpus=finding.gpus,
+        attribution_confidence=finding.attribution_confidence,
+        gpus_total=finding.gpus_total or len(job.roster) or None,
+        hosts_total=hosts or None,
+        runbook=rule.runbook,
+        recommended_action=rule.action,
+        hold_ms=rule.hold,
+        keep_open_ms=rule.keep_open,
+        away=(change.metric,),
+        news_ms=time_ms,
+    )
+
+
+def same_trouble(known: Incident, fresh: Incident) -> bool:
+    """Whether a finding only shows in another metric what the incident already tells.
+
+    What began before the incident was even detected began with it. What began later is more
+    of the same when it is of the same kind, and another trouble otherwise: a hang is not to
+    hide in last week's precision switch.
+    """
+    if fresh.metric in known.away:
+        return False  # it had fallen already: this is a further drop
+    with_it = fresh.onset_low_ms <= max(known.detected_ms, known.onset_high_ms)
+    if not (with_it or _alike(known, fresh)):
+        return False
+    if known.recovering_ms is None:
+        return True
+    return fresh.metric != known.metric and fresh.onset_ms < known.recovering_ms
+
+
+def flaps(known: Incident, fresh: Incident) -> bool:
+    """Whether a finding is the incident's own drop again, before it was over."""
+    return known.recovering_ms is not None and _alike(known, fresh)
+
+
+def merged(known: Incident, fresh: Incident) -> Incident:
+    """Return the incident with what another metric adds: gaps are filled, nothing overruled."""
+    placed = known if known.gpus else fresh
+    others = () if fresh.rule in (known.rule, *known.runners_up) else (fresh.rule,)
+    return replace(
+        known,
+        away=(*known.away, fresh.metric),
+        recovering_ms=None,
+        features=_filled(known.features, fresh.features),
+        runners_up=(*known.runners_up, *others),
+        gpus=placed.gpus,
+        attribution_confidence=placed.attribution_confidence,
+    )
+
+
+def flapped(known: Incident, fresh: Incident) -> Incident:
+    """Return the incident fallen again: one flap more, with the newest evidence and level."""
+    again = replace(
+        known,
+        away=(fresh.metric,),
+        recovering_ms=None,
+        flap_count=known.flap_count + 1,
+        features=_filled(fresh.features, known.features),
+    )
+    if fresh.metric != known.metric:
+        return again
+    return replace(
+        again,
+        after=fresh.after,
+        after_samples=fresh.after_samples,
+        relative_change=fresh.relative_change,
+    )
+
+
+def inherited(old: Incident, fresh: Incident) -> Incident:
+    """Return the incident that takes over from ``old``, with the metrics that are still away.
+
+    Not those that moved the other way: a rise may stay for good, and would keep open what
+    came after it.
+    """
+    kept = old.away if old.direction == fresh.direction else ()
+    return replace(
+        fresh,
+        away=tuple(dict.fromkeys((*kept, *fresh.away))),
+        supersedes=old.id if old.opened_ms is not None else None,
+    )
+
+
+def rank(severity: Severity) -> int:
+    """Return the severity's place, 0 for the least."""
+    return SEVERITIES.index(severity)
+
+
+def _alike(known: Incident, fresh: Incident) -> bool:
+    return (fresh.kind, fresh.direction) == (known.kind, known.direction)
+
+
+def _filled(
+    first: Mapping[str, float | None], second: Mapping[str, float | None]
+) -> dict[str, float | None]:
+    """The features of ``first``, those that it left unknown taken from ``second``."""
+    known = {name: value for name, value in first.items() if value is not None}
+    return {**first, **second, **known}
