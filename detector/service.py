@@ -37,7 +37,6 @@ from detector.notify.receiver import Histories, Receiver
 from detector.notify.slack import SlackSettings
 from detector.notify.webhook import Webhook, WebhookSettings
 from detector.state import FleetState, restore
-from detector.store import embedded
 from detector.store.connection import Store, open_store
 from detector.store.history import History
 from detector.store.inbox import Inbox
@@ -50,6 +49,7 @@ from detector.tick import Report, Settings, run
 
 _DELIVER_EVERY_S = 1.0  # chosen: an alert waits at most this long once it is committed
 _RENEW_EVERY_S = 5.0  # a third of the lease's 15 s: two renewals may fail
+_SWEEP_EVERY_S = 3600.0  # what is swept is 30 days old
 _MIND_EVERY_S = 0.5  # how soon a dead embedded server is noticed
 
 
@@ -170,7 +170,9 @@ class Service:
     def _scheduler(self) -> BackgroundScheduler:
         scheduler = BackgroundScheduler(
             timezone=UTC,
-            executors={name: ThreadPoolExecutor(1) for name in ("tick", "deliver", "renew")},
+            executors={
+                name: ThreadPoolExecutor(1) for name in ("tick", "deliver", "renew", "sweep")
+            },
             # A slow tick skips the next, never overlaps it, and is never dropped for lateness.
             job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
         )
@@ -178,6 +180,7 @@ class Service:
             ("tick", self.tick, self._config.tick.interval / 1000),
             ("deliver", self.deliver, _DELIVER_EVERY_S),
             ("renew", self._renew, _RENEW_EVERY_S),
+            ("sweep", self._sweep, _SWEEP_EVERY_S),
         ):
             scheduler.add_job(
                 work,
@@ -310,6 +313,13 @@ class Service:
         except OSError as error:
             self._ill("renew", error)
 
+    def _sweep(self) -> None:
+        """Forget incidents and receipts of a month ago."""
+        try:
+            self._ledger.sweep(self._clock())
+        except OSError as error:
+            self._ill("sweep", error)
+
     def _mind_server(self) -> None:
         """Start the embedded server again when it died; its data is on disk."""
         server = self.store.server
@@ -317,9 +327,7 @@ class Service:
             return
         self._log.error("embedded_server_died", action="starting it again")
         try:
-            server.stop()
-            again = embedded.start(self._config.redis.folder())
-            self.store = Store(client=self.store.client, server=again, chosen=self.store.chosen)
+            self.store = self.store.revived()
         except OSError as error:
             self._ill("embedded", error)
 

@@ -57,8 +57,8 @@ def begun(finding: Finding, *, family: str, time_ms: int, job: Job, cluster: str
         hosts_total=hosts or None,
         runbook=rule.runbook,
         recommended_action=rule.action,
-        hold_ms=rule.hold,
-        keep_open_ms=rule.keep_open,
+        hold_ms=int(rule.hold),
+        keep_open_ms=None if rule.keep_open is None else int(rule.keep_open),
         away=(change.metric,),
         news_ms=time_ms,
     )
