@@ -247,12 +247,6 @@ def _onset_width_s(view: View) -> float | None:
     return view.change.onset.length_ms / 1000
 
 
-@_feature("count")
-def _onset_samples(view: View) -> float | None:
-    """Width of the onset's interval in samples: a few for a step, many for a slide."""
-    return None if not view.step_ms else view.change.onset.length_ms / view.step_ms
-
-
 @_feature("flag")
 def _standstill(view: View) -> float | None:
     """Whether OFU is below 5 % of what it was before."""

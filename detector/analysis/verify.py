@@ -124,7 +124,8 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
         return Rejected(reason=f"smaller than an alarm is worth: {change:+.1%}")
     if p > settings.significance:
         return Rejected(reason=f"not significant: p = {p:.2g} with the noise this job has")
-    onset_ms, onset = _onset(series, int(kept[0]), old_level.value, new_level.value, candidate)
+    since = np.concatenate([kept, np.arange(len(before), len(values))])
+    onset_ms, onset = _onset(series, since, old_level.value, new_level.value)
     first_after = int(use[stepped][0])
     return Confirmed(
         metric=model.metric,
@@ -188,24 +189,19 @@ def _exact(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value)
 
 
-def _onset(
-    series: Series, first: int, old: float, new: float, candidate: Candidate
-) -> tuple[int, Interval]:
+def _onset(series: Series, use: IntArray, old: float, new: float) -> tuple[int, Interval]:
     """Return when the level left ``old`` for ``new``: best guess and 95 % interval.
 
     Samples beyond either level are pulled to it, so that dips and glitches place nothing.
     """
-    values = np.clip(series.values[first:], new, old)
-    change = locate(values)
-    if change is None:
-        return candidate.onset_ms, Interval(
-            start_ms=candidate.onset_ms, end_ms=candidate.time_ms
-        )
+    change = locate(np.clip(series.values[use], new, old))
+    # Both sides have samples, hence there is a place.
+    assert change is not None
     # A sample's time is the end of what it stands for: the change lies before sample k ended
-    # and not before sample k-1 did.
-    times_ms = series.times_ms[first:]
-    return int(times_ms[change.index - 1]), Interval(
-        start_ms=int(times_ms[change.low - 1]), end_ms=int(times_ms[change.high])
+    # and not before the sample that precedes it did.
+    times_ms = series.times_ms
+    return int(times_ms[use[change.index] - 1]), Interval(
+        start_ms=int(times_ms[use[change.low] - 1]), end_ms=int(times_ms[use[change.high]])
     )
 
 

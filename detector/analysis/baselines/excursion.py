@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detector.analysis.baselines.level import EXCURSION, BoolArray, Level, LevelState
+from detector.analysis.baselines.level import EXCURSION, RING, BoolArray, Level, LevelState
 from detector.analysis.baselines.rows import Found
 from detector.analysis.change import Candidate
 from detector.series import FloatArray, IntArray
@@ -78,8 +78,7 @@ def _continue(
     state.dip_sum[at] += value
     _watch_climb(state, at, value)
     _watch_part(baseline, state, at, value, times_ms=times_ms)
-    still = state.part_level[at] < baseline.still * state.level[at]
-    state.dip_still[at] |= still & (state.part_count[at] > 1)
+    state.dip_still[at] |= value < baseline.still * state.level[at]
 
 
 def _watch_climb(state: LevelState, at: IntArray, value: FloatArray) -> None:
@@ -123,7 +122,10 @@ def _watch_part(
     count = np.where(side != 0, state.part_count[at], state.part_count[at] + 1)
     # The gain's floor lets a part follow a slow slide; a mean over all of it would not.
     gain = np.where(side != 0, 0.0, np.maximum(1 / np.maximum(count, 1), 0.05))
-    spread = deviation + np.where(side != 0, 0.0, 0.1) * (abs(moved) - deviation)
+    # From one sample to the next, so that a ramp's slope is not taken for noise.
+    previous = state.ring[at, (state.count[at] - 2) % RING]
+    jump = np.minimum(abs(value - previous), 4 * deviation)
+    spread = deviation + 0.1 * (jump - deviation)
     state.part_level[at] = np.where(cut, state.part_off_sum[at] / _BACK, part + gain * moved)
     state.part_dev[at] = np.where(cut, state.scale[at], spread)
     state.part_count[at] = np.where(cut, _BACK, count)
@@ -213,7 +215,9 @@ def raise_long(
         return
     at = np.flatnonzero(ripe)
     level, part, now = state.level[at], state.part_level[at], times_ms[at]
-    relative = part / level
+    # A standstill shows in two samples; its part's level may still be on its way down.
+    lowest = np.minimum(values[at], state.ring[at, (state.count[at] - 2) % RING])
+    relative = np.where(lowest < baseline.still * level, 0.0, part / level)
     wait = unknown_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=relative)
     lasted = now - state.dip_ms[at]
     # After a standstill comes a ramp: it must have stopped for the whole wait, not half of it.

@@ -149,7 +149,7 @@ class LevelState(Columns):
         row, end of the last sample before those, whether it stood still.
     part_ms, part_level, part_dev, part_count
         The excursion's present part, between two moves of the level: its start, level, mean
-        deviation of a sample, samples.
+        difference of two samples, samples.
     part_off, part_off_ms, part_off_sum
         Samples in a row that no longer belong to the part (negative: below it), the end of the
         last one that did, their sum.

@@ -52,7 +52,7 @@ def _hold(state: LevelState, column: int, outcome: Confirmed) -> None:
     if np.isnan(state.held_level[column]):
         state.held_level[column] = state.level[column]
         state.held_scale[column] = state.scale[column]
-        state.change_ms[column] = outcome.onset_ms
+        state.change_ms[column] = state.raised_ms[column]
         state.change_level[column] = outcome.after.value
     _restart(state, column, max(outcome.after.value, 0.0))
 
