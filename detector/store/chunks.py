@@ -174,6 +174,9 @@ def _unpack(blob: bytes, start_ms: int, gpus: bool) -> Stretch:
     if "ofu" not in fields:
         msg = "it has no column ofu"
         raise ValueError(msg)
+    if count and (times[-1] >= start_ms + CHUNK_MS or (np.diff(times) <= 0).any()):
+        msg = "its times are not in order, or not in its five minutes"
+        raise ValueError(msg)
     codes = None
     if width and gpus:
         codes = np.frombuffer(blob, "<u2", count * width, at).reshape(count, width)

@@ -113,7 +113,8 @@ class History:
 
     def last_seen(self, job: str) -> int | None:
         """Return the time of the newest entry known of a job, ms."""
-        newest = self._discovery.newest.get(job, -1)
+        found = self._discovery.newest.get(job, -1)
+        newest = self._increments.delivered.get(job, found)
         return None if newest < 0 else newest
 
     def write(

@@ -60,6 +60,18 @@ class _Part(NamedTuple):
     fields: dict[str, FloatArray]
 
 
+class _Names(NamedTuple):
+    """What a row is called when it is set aside."""
+
+    jobs: list[str]
+    number: IntArray
+    ids: list[bytes]
+
+    def of(self, row: int) -> tuple[str, str]:
+        """Return the row's job and the entry's id."""
+        return self.jobs[self.number[row]], self.ids[row].decode()
+
+
 class Increments:
     """Reads new entries of all jobs; remembers only what spares it reading in vain.
 
@@ -216,8 +228,10 @@ class Increments:
         decoded = decode(ids, [entry[1] for entry in entries])
         counts = [len(found) for _, found in replies]
         number = np.repeat([want[0] for want, _ in replies], counts)
-        kept = self._usable(decoded, ids, number, jobs, now_ms=now_ms)
-        self._tell_faults(decoded, ids, number, jobs, kept)
+        rosters = np.repeat([self.roster_sizes.get(want[1], 0) for want, _ in replies], counts)
+        names = _Names(jobs, number, ids)
+        kept = self._usable(decoded.times_ms, names, now_ms=now_ms)
+        self._tell_faults(decoded, names, kept, rosters)
         if not kept.all():
             number = number[kept]
             decoded.fields.update({n: v[kept] for n, v in decoded.fields.items()})
@@ -264,54 +278,39 @@ class Increments:
                 raise translate(reply, self._server.where)
             for job, kind in strange.items():
                 self._discovery.refuse(job, kind)
+                self._behind.discard(job)
             group = [want for want in group if want[1] not in strange]
         return []
 
-    def _usable(
-        self,
-        decoded: Decoded,
-        ids: list[bytes],
-        number: IntArray,
-        jobs: list[str],
-        *,
-        now_ms: int,
-    ) -> BoolArray:
+    def _usable(self, times_ms: IntArray, names: _Names, *, now_ms: int) -> BoolArray:
         """Which rows may be handed out: not ahead of the clock, one for each millisecond."""
-        times = decoded.times_ms
-        ahead = times > now_ms + self._settings.future
-        twice = np.zeros(times.size, bool)
-        twice[1:] = (times[1:] == times[:-1]) & (number[1:] == number[:-1]) & ~ahead[1:]
+        ahead = times_ms > now_ms + self._settings.future
+        twice = np.zeros(times_ms.size, bool)
+        same_job = names.number[1:] == names.number[:-1]
+        twice[1:] = (times_ms[1:] == times_ms[:-1]) & same_job & ~ahead[1:]
         for row in np.flatnonzero(twice).tolist():
-            self._rejects.add(jobs[number[row]], ids[row].decode(), "duplicate")
+            self._rejects.add(*names.of(row), "duplicate")
         for row in np.flatnonzero(ahead).tolist():
             # It is met at each read until its time has come, and counted at the first.
-            job, time = jobs[number[row]], int(times[row])
+            job, entry = names.of(row)
+            time = int(times_ms[row])
             if time > self._told_ahead.get(job, 0):
                 self._told_ahead[job] = time
-                self._rejects.add(job, ids[row].decode(), "from_the_future")
+                self._rejects.add(job, entry, "from_the_future")
         return ~(ahead | twice)
 
     def _tell_faults(
-        self,
-        decoded: Decoded,
-        ids: list[bytes],
-        number: IntArray,
-        jobs: list[str],
-        kept: BoolArray,
+        self, decoded: Decoded, names: _Names, kept: BoolArray, rosters: IntArray
     ) -> None:
+        """Set aside what is unusable in the rows that are handed out."""
         for row, reason, detail in decoded.faults:
             if kept[row]:
-                self._rejects.add(jobs[number[row]], ids[row].decode(), reason, detail)
-        sizes = np.fromiter(map(len, decoded.packed), np.int64, len(ids))
+                self._rejects.add(*names.of(row), reason, detail)
+        sizes = np.fromiter(map(len, decoded.packed), np.int64, kept.size)
         wrong = (sizes & 1).astype(bool)
-        if self.roster_sizes:
-            roster = np.fromiter(
-                (self.roster_sizes.get(jobs[at], 0) for at in number), np.int64, len(ids)
-            )
-            wrong |= (sizes > 0) & (roster > 0) & (sizes != 2 * roster)
+        wrong |= (sizes > 0) & (rosters > 0) & (sizes != 2 * rosters)
         for row in np.flatnonzero(wrong & kept).tolist():
-            job, entry = jobs[number[row]], ids[row].decode()
-            self._rejects.add(job, entry, "wrong_length", f"g has {sizes[row]} bytes")
+            self._rejects.add(*names.of(row), "wrong_length", f"g has {sizes[row]} bytes")
 
     def _forget_gone(self) -> None:
         known = self._discovery.keys_of.keys()

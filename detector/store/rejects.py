@@ -66,7 +66,11 @@ class Rejects:
         )
         commands: list[list[str | int]] = []
         for ((job, reason), group), last in zip(grouped.items(), known, strict=True):
-            before = _order(last.split(b" ")[0].decode()) if isinstance(last, bytes) else None
+            before = (
+                _order(last.split(b" ")[0].decode("utf-8", "replace"))
+                if isinstance(last, bytes)
+                else None
+            )
             fresh = [item for item in group if _is_after(_order(item.entry), before)]
             if fresh:
                 key, latest = self._keys.rejects(job), fresh[-1]
@@ -85,11 +89,14 @@ class Rejects:
         reply = self._server.run("HGETALL", self._keys.rejects(job))
         if isinstance(reply, Exception):
             return {}
-        found = {name.decode(): text.decode() for name, text in pairs(reply)}
+        found = {
+            name.decode("utf-8", "replace"): text.decode("utf-8", "replace")
+            for name, text in pairs(reply)
+        }
         return {
             reason: Rejected(count=int(count), last=found.get(f"last:{reason}", ""))
             for reason, count in found.items()
-            if not reason.startswith("last:")
+            if count.isdecimal() and not reason.startswith("last:")
         }
 
 
