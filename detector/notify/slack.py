@@ -175,7 +175,11 @@ class Slack:
         if attempt.notice.follow_up:
             return self._chart(attempt)
         waiting = [*attempt.skipped, attempt.notice]
-        return self._tell([notice.transition for notice in waiting], attempt)
+        outcome = self._tell([notice.transition for notice in waiting], attempt)
+        # What may have been sent stays so until a try has gone all the way.
+        if attempt.maybe_sent and isinstance(outcome, Retry):
+            return replace(outcome, ambiguous=True)
+        return outcome
 
     def _tell(self, transitions: Sequence[Transition], attempt: Attempt) -> Outcome:
         """Bring the channel up to date with the newest of the transitions."""
@@ -195,7 +199,7 @@ class Slack:
                     return Refused(reason=str(edited))
             note = f"posted anew: the old message can't be edited ({edited.error})"
         if attempt.maybe_sent:
-            found = self._reconcile(newest.incident, message, receipt, attempt)
+            found = self._reconcile(transitions, message, receipt, attempt)
             if not isinstance(found, str):
                 return found
             note = _joined(note, found)
@@ -203,7 +207,7 @@ class Slack:
 
     def _reconcile(
         self,
-        incident: Incident,
+        transitions: Sequence[Transition],
         message: SlackMessage,
         receipt: _Receipt | None,
         attempt: Attempt,
@@ -212,25 +216,34 @@ class Slack:
         channel = self._settings.channel
         found = self._api.find(
             channel=channel,
-            incident_id=incident.id,
+            incident_id=transitions[-1].incident.id,
             after=receipt.ts if receipt else "",
             now_ms=attempt.now_ms,
         )
         match found:
             case Retry():
-                return replace(found, ambiguous=True)
+                return found
             case Denied():
                 return f"may be a duplicate: {found}"
             case None:
                 return ""
         taken = _Receipt(channel=channel, ts=found)
-        match self._edit(taken, message, attempt):
-            case Sent() as edited:
-                return replace(edited, receipt=_encode(taken), follow_ups=(CHART,))
-            case Retry() as later:
-                return replace(later, ambiguous=True)
-            case Denied() as denied:
-                return f"posted anew: the message found can't be edited ({denied.error})"
+        outcome: Sent | Denied | Retry = self._edit(taken, message, attempt)
+        if isinstance(outcome, Sent):
+            # The post itself told of the opening; what came after is still to be heard.
+            later = [
+                each
+                for each in transitions
+                if each.type != "opened" or each.incident.flap_count
+            ]
+            outcome = self._continue_thread(taken, later, attempt, sent=outcome)
+        match outcome:
+            case Sent():
+                return replace(outcome, receipt=_encode(taken), follow_ups=(CHART,))
+            case Retry():
+                return outcome
+            case Denied():
+                return f"posted anew: the message found can't be edited ({outcome.error})"
 
     def _post(self, message: SlackMessage, attempt: Attempt, *, note: str) -> Outcome:
         """Post the incident's message for the first time."""
@@ -281,13 +294,13 @@ class Slack:
         attempt: Attempt,
         *,
         sent: Sent,
-    ) -> Outcome:
+    ) -> Sent | Retry:
         """Add the line that makes an edit heard; at an end a quiet one, which may fail."""
         heard = next((each for each in reversed(transitions) if each.type in LOUD), None)
         if heard is None:
             return sent
-        newest = transitions[-1]
-        over = newest.incident.state is State.RESOLVED
+        newest = transitions[-1].incident
+        over = newest.state is State.RESOLVED
         if attempt.maybe_sent:
             told = self._api.in_thread(
                 channel=receipt.channel,
@@ -295,35 +308,38 @@ class Slack:
                 event_id=heard.event_id,
                 now_ms=attempt.now_ms,
             )
-            if told is True:
-                return sent
-            if isinstance(told, Retry) and not over:
-                return replace(told, ambiguous=True)
-            if isinstance(told, Denied):
-                note = _joined(sent.note, f"the thread line may be a duplicate: {told}")
-                sent = replace(sent, note=note)
-        answer = self._api.call(
-            "chat.postMessage",
-            {
-                "channel": receipt.channel,
-                "thread_ts": receipt.ts,
-                "text": thread_line(
-                    newest.incident,
-                    heard.type,
-                    now_ms=newest.time_ms,
-                    mention=self._settings.mention,
-                ),
-                "reply_broadcast": not over,
-                "metadata": slack_metadata(heard),
-                **_UNTOUCHED,
-            },
-            now_ms=attempt.now_ms,
-        )
-        if isinstance(answer, Retry) and not over:
-            return answer
-        if isinstance(answer, Denied | Retry):
-            return replace(sent, note=_joined(sent.note, f"no thread line: {_reason(answer)}"))
+            match told:
+                case True:
+                    return sent
+                case Retry() if not over:
+                    return told
+                case Denied():
+                    note = f"the thread line may be a duplicate: {told}"
+                    sent = replace(sent, note=_joined(sent.note, note))
+        answer = self._reply(receipt, heard, newest, now_ms=attempt.now_ms)
+        match answer:
+            case Retry() if not over:
+                return answer
+            case Denied() | Retry():
+                note = f"no thread line: {_reason(answer)}"
+                return replace(sent, note=_joined(sent.note, note))
         return replace(sent, follow_ups=(CHART,)) if heard.type == "opened" else sent
+
+    def _reply(
+        self, receipt: _Receipt, heard: Transition, newest: Incident, *, now_ms: int
+    ) -> Mapping[str, Any] | Denied | Retry:
+        """Post the line of ``heard`` under the message; in the simplest form if need be."""
+        place = {"channel": receipt.channel, "thread_ts": receipt.ts, **_UNTOUCHED}
+        text = thread_line(
+            newest, heard.type, now_ms=heard.time_ms, mention=self._settings.mention
+        )
+        broadcast = newest.state is not State.RESOLVED
+        line = {**place, "text": text, "reply_broadcast": broadcast}
+        marked = {**line, "metadata": slack_metadata(heard)}
+        answer = self._api.call("chat.postMessage", marked, now_ms=now_ms)
+        if isinstance(answer, Denied) and answer.error in MALFORMED:
+            return self._api.call("chat.postMessage", line, now_ms=now_ms)
+        return answer
 
     def _chart(self, attempt: Attempt) -> Outcome:
         """Draw the incident and put the picture into its thread."""
@@ -367,6 +383,11 @@ class Slack:
             start_ms=max(0, incident.onset_ms - before),
             end_ms=max(transition.time_ms, incident.detected_ms + taken) + 1,
         )
+
+
+def _opens(transition: Transition) -> bool:
+    """Whether the incident begins here, and not once more."""
+    return transition.type == "opened" and not transition.incident.flap_count
 
 
 def _joined(*notes: str) -> str:

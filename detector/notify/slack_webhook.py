@@ -1,6 +1,7 @@
 """Slack's incoming webhooks, the tier without an app: no edits, no threads, no charts."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 
@@ -45,7 +46,9 @@ class SlackWebhook:
             trouble = self._post({"text": message.brief}, attempt)
         if isinstance(trouble, Denied):
             return Refused(reason=str(trouble))
-        return trouble or Sent(note="; ".join(notes))
+        if isinstance(trouble, Retry):
+            return replace(trouble, ambiguous=trouble.ambiguous or attempt.maybe_sent)
+        return Sent(note="; ".join(notes))
 
     def _post(self, payload: Mapping[str, object], attempt: Attempt) -> Denied | Retry | None:
         answer = post(

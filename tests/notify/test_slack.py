@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from detector.demo.loopback import CHANNEL, TOKEN, Loopback
 from detector.incident.incident import State, Transition
@@ -311,9 +313,10 @@ def test_a_post_that_got_no_answer_is_found_and_not_repeated(
     assert isinstance(lost, Retry)
     assert lost.ambiguous
     sent = tell(slack, resolved(), skipped=(opened(),), number=2, maybe_sent=True)
-    (message,) = loopback.slack.messages
+    message, line = loopback.slack.messages
     assert json.loads(sent.receipt or "")["ts"] == message.ts
     assert message.text.startswith("RESOLVED")
+    assert line.thread_ts == message.ts
     assert sent.follow_ups == ("chart",)
 
 
@@ -376,6 +379,104 @@ def test_a_loud_line_that_got_no_answer_is_not_repeated(
     assert isinstance(slack.deliver(attempt(worse, receipt=receipt)), Retry)
     tell(slack, worse, receipt=receipt, number=2, maybe_sent=True)
     assert len(loopback.slack.thread(loopback.slack.messages[0].ts)) == 1
+
+
+def test_an_escalation_behind_a_post_that_got_no_answer_is_heard(
+    loopback: Loopback, slack: Receiver
+) -> None:
+    loopback.drop_next(POST)
+    slack.deliver(attempt(opened()))
+    worse = step("escalated", 30, severity="critical", revision=2)
+    loopback.fail_next(POST, status=429)
+    later = slack.deliver(attempt(worse, skipped=(opened(),), number=2, maybe_sent=True))
+    assert isinstance(later, Retry)
+    assert later.ambiguous  # nothing remembers the post yet
+    tell(slack, worse, skipped=(opened(),), number=3, maybe_sent=True)
+    root, line = loopback.slack.messages
+    assert line.thread_ts == root.ts
+    assert "Escalated" in line.text
+
+
+FAULTS: dict[str, Callable[[Loopback, str], None]] = {
+    "none": lambda server, path: None,
+    "lost answer": lambda server, path: server.drop_next(path),
+    "lost request": lambda server, path: server.drop_next(path, acts=False),
+    "rate limit": lambda server, path: server.fail_next(path, status=429),
+    "server error": lambda server, path: server.fail_next(path, status=500),
+    "internal error": lambda server, path: server.refuse_next(path, "internal_error"),
+    "bad blocks": lambda server, path: server.refuse_next(path, "invalid_blocks"),
+}
+
+
+def deliver_all(
+    slack: Receiver,
+    server: Loopback,
+    story: list[Transition],
+    *,
+    gaps: list[int],
+    faults: list[tuple[str, str]],
+) -> None:
+    """A dispatcher in small: a lane into which the story falls while tries fail or not."""
+    lane: list[Transition] = []
+    receipt, number, maybe_sent = None, 1, False
+    while story or lane:
+        while story and (not lane or gaps[0] == 0):
+            lane.append(story.pop(0))
+            gaps.append(gaps.pop(0))
+        gaps[0] = max(0, gaps[0] - 1)
+        if faults:
+            fault, path = faults.pop(0)
+            if fault != "bad blocks" or path != "/api/conversations":
+                FAULTS[fault](server, path)
+        outcome = slack.deliver(
+            attempt(
+                lane[-1],
+                skipped=tuple(lane[:-1]),
+                receipt=receipt,
+                number=number,
+                maybe_sent=maybe_sent,
+            )
+        )
+        assert not isinstance(outcome, Refused)
+        if isinstance(outcome, Sent):
+            receipt = outcome.receipt or receipt
+            lane, number, maybe_sent = [], 1, False
+        else:
+            number, maybe_sent = number + 1, outcome.ambiguous
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    faults=st.lists(
+        st.tuples(
+            st.sampled_from(sorted(FAULTS)),
+            st.sampled_from([POST, UPDATE, "/api/conversations"]),
+        ),
+        max_size=10,
+    ),
+    gaps=st.lists(st.integers(0, 3), min_size=5, max_size=5),
+)
+def test_whatever_fails_one_message_ends_true_and_what_is_loud_is_told_once(
+    faults: list[tuple[str, str]], gaps: list[int]
+) -> None:
+    story = [
+        opened(),
+        step("escalated", 24, severity="critical", revision=2),
+        step("acknowledged", 25, state=State.ACKNOWLEDGED, severity="critical", revision=3),
+        resolved(severity="critical", revision=4),
+        step("opened", 40, severity="critical", revision=5, flap_count=1),
+    ]
+    with Loopback() as server:
+        slack = app(server, mention="<!here>")
+        deliver_all(slack, server, story, gaps=gaps, faults=faults)
+        (root,) = [each for each in server.slack.messages if each.thread_ts is None]
+        lines = [each.text for each in server.slack.thread(root.ts)]
+    assert root.text.startswith("FIRING (critical)")
+    assert len(lines) == len(set(lines))
+    assert not any("<!here>" in line for line in lines if "Recovered" in line)
+    posted_as = [*root.earlier, root.text][0]
+    if posted_as.splitlines()[0] != root.text.splitlines()[0]:
+        assert any("Open again" in line for line in lines)
 
 
 # The chart
