@@ -235,10 +235,17 @@ def _clock_explains(view: View) -> float | None:
     OFU is a product of which the clock is one factor, so logarithms add up. None at a
     standstill and where OFU did not fall by at least 1 % (a quotient of noise).
     """
-    ofu, clock = view.relative("ofu"), view.relative("clock")
-    if ofu is None or clock is None or not -1 < ofu <= -0.01 or clock <= -1:
-        return None
-    return max(0.0, math.log1p(clock) / math.log1p(ofu))
+    return _explained(view, "clock")
+
+
+@_feature("share")
+def _sm_explains(view: View) -> float | None:
+    """Share of OFU's fall that idling SMs explain, on a log scale; may exceed 1.
+
+    Near 1 when the GPU does the same work and waits between; near 0 when the SMs are busy
+    with other work, such as an evaluation, or spin. None as for ``clock_explains``.
+    """
+    return _explained(view, "sm")
 
 
 @_feature("s")
@@ -279,6 +286,17 @@ def _identical_before(view: View) -> float | None:
     """The longest run of equal OFU samples before the onset: what coarse rounding explains."""
     values = view.values("ofu", view.before)
     return float(_runs(values).max()) if len(values) else None
+
+
+@_feature("flag")
+def _frozen(view: View) -> float | None:
+    """Whether OFU has repeated itself bit for bit far longer than it did before the onset.
+
+    Ten times at least and three times its longest earlier run: a mean of measured ratios does
+    not repeat itself, and a writer that rounds to two digits does so all the time.
+    """
+    run, before = _identical_run(view), _identical_before(view)
+    return None if run is None or before is None else float(run >= max(10, 3 * before))
 
 
 @_feature("share")
@@ -342,6 +360,14 @@ def _relative(before: float | None, after: float | None) -> float | None:
     if before is None or after is None or before <= 0:
         return None
     return after / before - 1
+
+
+def _explained(view: View, factor: str) -> float | None:
+    """The share of OFU's fall, on a log scale, that the fall of ``factor`` makes up."""
+    ofu, other = view.relative("ofu"), view.relative(factor)
+    if ofu is None or other is None or not -1 < ofu <= -0.01 or other <= -1:
+        return None
+    return max(0.0, math.log1p(other) / math.log1p(ofu))
 
 
 def _noise(values: FloatArray) -> float | None:

@@ -15,6 +15,8 @@ _RISING_DEVIATIONS = 2.5
 # Before the first low sample of an excursion at most so many usual steps count as part of it.
 # A real switch of precision reports its first sample after 5 steps of silence.
 _LEAD_STEPS = 6
+# An excursion whose level is less than this times the least depth may be noise about the edge.
+_SHALLOW = 1.5
 # Samples in a row that are back inside before an excursion is over: one may be a glitch.
 _BACK = 2
 
@@ -27,7 +29,7 @@ def edge(baseline: Level, state: LevelState) -> FloatArray:
 def extend(
     baseline: Level, state: LevelState, times_ms: IntArray, values: FloatArray
 ) -> BoolArray:
-    """Take one sample a column into its excursion; return where one is going on."""
+    """Take one sample a column into its excursion; return where a deep one is going on."""
     width = edge(baseline, state)
     low = values < state.level - width
     inside = values >= state.level - width / 2
@@ -49,7 +51,10 @@ def extend(
     still = at[~back]
     if len(still):
         _continue(baseline, state, still, times_ms, values)
-    return going
+    # Around the edge noise alone starts and ends excursions: block means must see those too.
+    shallow = (values >= state.level - width) & ~state.dip_still
+    shallow &= state.part_level >= (1 - _SHALLOW * baseline.deep) * state.level
+    return going & ~shallow
 
 
 def _start(
@@ -78,7 +83,10 @@ def _continue(
     state.dip_sum[at] += value
     _watch_climb(state, at, value)
     _watch_part(baseline, state, at, value, times_ms=times_ms)
-    state.dip_still[at] |= value < baseline.still * state.level[at]
+    # What comes after a standstill is timed from its end.
+    still = value < baseline.still * state.level[at]
+    state.dip_still[at] |= still
+    state.steady_ms[at] = np.where(still, times_ms[at], state.steady_ms[at])
 
 
 def _watch_climb(state: LevelState, at: IntArray, value: FloatArray) -> None:
@@ -140,6 +148,10 @@ def _end(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray) -
         lasted_ms=state.dip_back_ms[at] - state.part_ms[at], times_ms=times_ms[at],
     )  # fmt: skip
     state.dip_ms[at] = 0
+    # The last of a warm-up is a small fall that ends by itself; a deep one is still news.
+    warm = at[state.dip_still[at]]
+    state.quiet_ms[warm] = times_ms[warm] + baseline.tail
+    state.quiet_level[warm] = (1 - baseline.deep) * state.level[warm]
 
 
 def learn(
@@ -222,7 +234,7 @@ def raise_long(
     lasted = now - state.dip_ms[at]
     # After a standstill comes a ramp: it must have stopped for the whole wait, not half of it.
     steady = wait * np.where(state.dip_still[at], 1.0, 0.5)
-    believed = (lasted >= wait) & (now - state.steady_ms[at] >= steady)
+    believed = (lasted >= wait) & ((now - state.steady_ms[at] >= steady) | (relative <= 0))
     # Phases follow each other: what is held to a habit is the present one.
     known = habit_ms(baseline, state, at, relative=relative)
     believed &= (now - state.part_ms[at] >= known) | (lasted >= baseline.patience)

@@ -67,6 +67,9 @@ class Level(
     still, still_share, still_cap
         Below ``still`` of the level nothing runs at all: a restart or a hang. A restart takes
         2 to 20 min, hence the longer cap.
+    tail
+        After a restart, for how long small falls are its warm-up. Chosen: the slowest warm-up
+        seen has a time constant of 5 min, and 5 % are left of it after three of them.
     habit_width, habit_factor, patience
         A dip is of a known kind when its level is within ``habit_width`` of it (share of the
         baseline), and must outlast the longest of its kind ``habit_factor`` times, at most
@@ -103,6 +106,7 @@ class Level(
     still: float = 0.02
     still_share: float = 0.3
     still_cap: Duration = Duration(1_200_000)
+    tail: Duration = Duration(900_000)
     habit_width: float = 0.06
     habit_factor: float = 2.0
     patience: Duration = Duration(1_500_000)
