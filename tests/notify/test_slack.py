@@ -404,7 +404,6 @@ FAULTS: dict[str, Callable[[Loopback, str], None]] = {
     "rate limit": lambda server, path: server.fail_next(path, status=429),
     "server error": lambda server, path: server.fail_next(path, status=500),
     "internal error": lambda server, path: server.refuse_next(path, "internal_error"),
-    "bad blocks": lambda server, path: server.refuse_next(path, "invalid_blocks"),
 }
 
 
@@ -426,8 +425,7 @@ def deliver_all(
         gaps[0] = max(0, gaps[0] - 1)
         if faults:
             fault, path = faults.pop(0)
-            if fault != "bad blocks" or path != "/api/conversations":
-                FAULTS[fault](server, path)
+            FAULTS[fault](server, path)
         outcome = slack.deliver(
             attempt(
                 lane[-1],
