@@ -105,20 +105,28 @@ def payload(
         "severitytext": incident.severity.upper(),
         "severitynumber": _SEVERITY_NUMBERS[incident.severity],
         "expirytime": iso(now_ms + _VALID_MS),
-        "data": {
-            "schema_version": 1,
-            "incident": _incident(incident, base),
-            "job": _job(incident),
-            "metric": _metric(incident, now_ms),
-            "scope": _scope(incident),
-            "evidence": _evidence(incident),
-            "excluded_causes": [
-                {"rule": _text(one.rule, _NAME), "reason": _text(one.reason, _SENTENCE)}
-                for one in incident.ruled_out[:_MOST_RULES]
-            ],
-            "suppression": {"silenced": False, "inhibited_by": None},
-            "recommendation": _recommendation(incident, now_ms),
-        },
+        "data": document(incident, now_ms=now_ms, permalink_base=permalink_base),
+    }
+
+
+def document(incident: Incident, *, now_ms: int, permalink_base: str = "") -> dict[str, Any]:
+    """Return what is known of an incident: an event's ``data``, and its permalink's ``.json``.
+
+    The parameters are those of :func:`payload`.
+    """
+    return {
+        "schema_version": 1,
+        "incident": _incident(incident, permalink_base),
+        "job": _job(incident),
+        "metric": _metric(incident, now_ms),
+        "scope": _scope(incident),
+        "evidence": _evidence(incident),
+        "excluded_causes": [
+            {"rule": _text(one.rule, _NAME), "reason": _text(one.reason, _SENTENCE)}
+            for one in incident.ruled_out[:_MOST_RULES]
+        ],
+        "suppression": {"silenced": False, "inhibited_by": None},
+        "recommendation": _recommendation(incident, now_ms),
     }
 
 

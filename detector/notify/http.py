@@ -65,7 +65,8 @@ def post(
     Parameters
     ----------
     timeout_s
-        For all of it: connecting, sending, and reading the answer's body.
+        For connecting and sending, for each wait for more of the answer's head, and in all
+        for reading the answer's body.
     """
     deadline = time.monotonic() + timeout_s
     host = host_of(url)

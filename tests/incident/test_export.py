@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from detector.analysis.change import Estimate
 from detector.fleet import Gpu, Job
-from detector.incident.export import payload, permalink, schema, wasted_gpu_hours
+from detector.incident.export import document, payload, permalink, schema, wasted_gpu_hours
 from detector.incident.incident import (
     SEVERITIES,
     Incident,
@@ -210,6 +210,12 @@ def test_the_same_step_at_its_own_time_is_the_same_event() -> None:
     step = transition()
     first, second = event(step, now_ms=step.time_ms), event(step, now_ms=step.time_ms)
     assert first == second
+
+
+def test_the_permalink_s_json_is_the_event_s_data() -> None:
+    step = transition()
+    told = document(step.incident, now_ms=NOON_MS, permalink_base=BASE)
+    assert told == event(step)["data"]
 
 
 def test_a_consumer_of_version_1_accepts_fields_that_it_does_not_know() -> None:
