@@ -164,11 +164,8 @@ def encode(ofu: float, fields: Mapping[str, float]) -> list[str | bytes]:
     Raises
     ------
     ValueError
-        When ``ofu`` is not in 0..1, or a name of ``fields`` is not in the catalogue.
+        When a name of ``fields`` is not in the catalogue.
     """
-    if not 0 <= ofu <= 1:
-        msg = f"OFU {ofu} is not in 0..1; leave a scrape without data out"
-        raise ValueError(msg)
     flat: list[str | bytes] = ["v", f"{ofu:.7g}"]
     for name, value in fields.items():
         if name not in METRICS:

@@ -7,6 +7,7 @@ process reads and rolls up; any number write.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 import redis
 
@@ -23,6 +24,7 @@ from detector.store.chunks import (
 )
 from detector.store.discovery import Discovery
 from detector.store.entries import (
+    EARLIEST_MS,
     REASONS,
     decode,
     encode,
@@ -33,7 +35,7 @@ from detector.store.entries import (
 )
 from detector.store.errors import translate
 from detector.store.increments import Increments
-from detector.store.keys import Keys
+from detector.store.keys import Keys, is_job
 from detector.store.rejects import Rejected, Rejects
 from detector.store.roll import Roll
 from detector.store.server import Command, Reply, Server, pairs
@@ -133,24 +135,27 @@ class History:
     def write_many(self, samples: Sequence[Sample]) -> list[bool]:
         """Write entries and return for each whether it is in the history.
 
-        Writing one again is harmless and true. False: the stream has a later entry, or the
-        key holds another type; both are set aside with their reason.
+        Writing one again is harmless and true. False: the stream has a later entry, the key
+        holds another type, or the sample itself is impossible (OFU not in 0..1, a time before
+        2001, a job's id that no key can have). These are set aside with their reason, since
+        one poor sample must not cost the others theirs.
 
         Raises
         ------
         ValueError
-            When an OFU is not in 0..1, a time not above 0, or a metric or a job's id unknown
-            to the catalogue or the keys. Nothing has been written then.
+            When a metric is not in the catalogue. Nothing has been written then.
         """
-        commands = self._additions(samples)
-        written: list[bool] = []
-        for at in range(0, len(commands), _WRITES_A_PIPELINE):
-            batch = samples[at : at + _WRITES_A_PIPELINE]
-            replies = self._server.pipeline(commands[at : at + _WRITES_A_PIPELINE])
-            written += self._judged(batch, replies)
-        for sample, done in zip(samples, written, strict=True):
-            if done:
-                self._discovery.add(sample.job)
+        good = [at for at, sample in enumerate(samples) if self._possible(sample)]
+        commands = self._additions([samples[at] for at in good])
+        written = [False] * len(samples)
+        for start in range(0, len(good), _WRITES_A_PIPELINE):
+            batch = good[start : start + _WRITES_A_PIPELINE]
+            replies = self._server.pipeline(commands[start : start + _WRITES_A_PIPELINE])
+            judged = self._judged([samples[at] for at in batch], replies)
+            for at, done in zip(batch, judged, strict=True):
+                written[at] = done
+                if done:
+                    self._discovery.add(samples[at].job)
         return written
 
     def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
@@ -229,14 +234,26 @@ class History:
         """Return what was set aside of a job so far, by reason."""
         return self._rejects.rejected(job)
 
+    def _possible(self, sample: Sample) -> bool:
+        """Whether a sample can be written at all; it is set aside if not."""
+        entry, detail = f"{sample.time_ms}-0", f"v={sample.ofu:g}"
+        if not is_job(sample.job):
+            self._rejects.add("", entry, "no_job", safe(sample.job))
+        elif sample.time_ms < EARLIEST_MS:
+            self._rejects.add(sample.job, entry, "not_milliseconds")
+        elif not isfinite(sample.ofu):
+            self._rejects.add(sample.job, entry, "not_a_number", detail)
+        elif not 0 <= sample.ofu <= 1:
+            self._rejects.add(sample.job, entry, "out_of_range", detail)
+        else:
+            return True
+        return False
+
     def _additions(self, samples: Sequence[Sample]) -> list[Command]:
         given = [sample.gpus for sample in samples if sample.gpus is not None]
         packed = iter(pack_all(given))
         commands: list[Command] = []
         for sample in samples:
-            if sample.time_ms <= 0:
-                msg = f"time {sample.time_ms} ms of job {safe(sample.job)} is not above 0"
-                raise ValueError(msg)
             flat = encode(sample.ofu, sample.fields)
             if sample.gpus is not None:
                 flat += ["g", next(packed)]

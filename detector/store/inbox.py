@@ -19,7 +19,7 @@ from detector.store.about import time_ms
 from detector.store.entries import decode, gpu_codes, gpu_values, safe
 from detector.store.errors import StoreError
 from detector.store.history import History, Sample
-from detector.store.keys import Keys, encode_job
+from detector.store.keys import Keys, is_job
 from detector.store.server import Command, Server
 from detector.store.settings import InboxSettings
 
@@ -282,12 +282,8 @@ def _sample(letter: _Letter) -> Sample:
 
 def _job(text: bytes) -> str:
     """Return the job's id, or "" when no key can be made of it."""
-    try:
-        job = text.decode()
-        encode_job(job)
-    except ValueError:
-        return ""
-    return job
+    job = text.decode("utf-8", "surrogateescape")
+    return job if is_job(job) else ""
 
 
 def _time(text: bytes | None, entry: bytes) -> int | None:

@@ -37,6 +37,15 @@ def encode_job(job: str) -> str:
     return _UNSAFE.sub(_escape, job)
 
 
+def is_job(job: str) -> bool:
+    """Whether ``job`` can stand in a key."""
+    try:
+        encode_job(job)
+    except ValueError:
+        return False
+    return True
+
+
 def decode_job(text: str) -> str:
     """Return the job whose encoded id is ``text``.
 

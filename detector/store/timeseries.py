@@ -20,7 +20,7 @@ from detector.metric import METRICS
 from detector.store.entries import safe
 from detector.store.errors import StoreError, Trouble, translate
 from detector.store.history import History, Sample
-from detector.store.keys import Keys, encode_job
+from detector.store.keys import Keys, is_job
 from detector.store.server import Reply, Server, pairs
 
 _SAMPLES_A_SERIES = 360  # and call: an hour at one in 10 s
@@ -119,10 +119,8 @@ class TimeSeries:
 
     def _named(self, key: bytes, labels: Mapping[bytes, bytes]) -> tuple[str, str]:
         """Return a series' job and metric; job "" when no key can be made of it."""
-        try:
-            job = labels[b"ofu_job"].decode()
-            encode_job(job)
-        except ValueError:
+        job = labels[b"ofu_job"].decode("utf-8", "surrogateescape")
+        if not is_job(job):
             self._history.reject("", safe(key), "no_job", safe(labels[b"ofu_job"]))
             return "", ""
         return job, labels[b"metric"].decode()

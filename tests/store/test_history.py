@@ -1,4 +1,6 @@
+import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from detector.metric import FIELDS
 from detector.series import Batch, ContextEvent, Duration, Interval
 from detector.store.entries import REASONS, pack_gpus
 from detector.store.errors import StoreError, Trouble
@@ -17,6 +20,7 @@ from detector.store.server import Server
 NOW = 1_764_000_000_000
 HOUR = 3_600_000
 KEYS = Keys()
+JOB_KEYS = (KEYS.samples, KEYS.about, KEYS.events, KEYS.chunks, KEYS.rejects)
 
 
 @pytest.fixture
@@ -183,17 +187,32 @@ def test_a_written_entry_may_be_written_again_but_time_never_goes_back(
     assert only(history) == [("a", "went_back")]
 
 
-@pytest.mark.parametrize("ofu", [float("nan"), -0.1, 1.1, float("inf")])
-def test_an_ofu_that_is_none_is_the_callers_mistake(history: History, ofu: float) -> None:
-    with pytest.raises(ValueError, match=r"0\.\.1"):
-        history.write("a", time_ms=NOW, ofu=ofu)
+@pytest.mark.parametrize(
+    ("poor", "told"),
+    [
+        ({"ofu": float("nan")}, ("a", "not_a_number")),
+        ({"ofu": -0.1}, ("a", "out_of_range")),
+        ({"ofu": 41.0}, ("a", "out_of_range")),
+        ({"time_ms": NOW // 1000}, ("a", "not_milliseconds")),
+        ({"job": ""}, ("", "no_job")),
+        ({"job": "x" * 600}, ("", "no_job")),
+    ],
+)
+def test_an_impossible_sample_is_set_aside_and_costs_the_others_nothing(
+    history: History, poor: dict[str, Any], told: tuple[str, str]
+) -> None:
+    good: dict[str, Any] = {"job": "a", "time_ms": NOW, "ofu": 0.5}
+    samples = [Sample(**(good | poor), gpus=np.ones(3)), Sample(**good, gpus=np.zeros(2))]
+    assert history.write_many(samples) == [False, True]
+    assert only(history) == [told]
+    gpus = history.window("a", start_ms=0, end_ms=NOW + 1).gpus
+    assert gpus is not None
+    assert gpus.tolist() == [[0.0, 0.0]]
 
 
 def test_a_metric_outside_the_catalogue_is_the_callers_mistake(history: History) -> None:
     with pytest.raises(ValueError, match="catalogue"):
         history.write("a", time_ms=NOW, ofu=0.5, fields={"speed": 1.0})
-    with pytest.raises(ValueError, match="above 0"):
-        history.write("a", time_ms=0, ofu=0.5)
 
 
 # What third parties may get wrong
@@ -442,6 +461,18 @@ def test_every_reason_says_in_one_sentence_what_to_do() -> None:
         assert sentence == sentence.strip()
         assert "\n" not in sentence
         assert len(sentence) > 30
+
+
+def test_the_guide_names_every_reason_key_and_field() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+    names = [*REASONS, *FIELDS, *(key("<job>") for key in JOB_KEYS)]
+    assert [name for name in names if f"`{name}`" not in guide] == []
+
+
+def test_the_guides_way_to_pack_gpus_is_the_one_that_is_read() -> None:
+    ofu = [0.41, 0.40, None, 0.42]
+    codes = [65535 if x is None else round(x * 65534) for x in ofu]
+    assert struct.pack("<4H", *codes) == pack_gpus(np.array(ofu, float))
 
 
 # Rolling up
