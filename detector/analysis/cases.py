@@ -15,11 +15,9 @@ import numpy as np
 from detector.analysis.baselines import Family
 from detector.analysis.change import Confirmed, Estimate
 from detector.analysis.derived import derived
-from detector.analysis.features import Evidence, measure
+from detector.analysis.features import Evidence, View, measured
 from detector.analysis.ofu import GpuTable
-from detector.analysis.peers import attribute
 from detector.analysis.rules import Rule, Verdict, evaluate, holds, in_words
-from detector.fleet import Job
 from detector.series import ContextEvent, Duration, FloatArray, Interval, Window
 
 _TOKEN = re.compile(r"(_|[-+0-9.e]+?)(?:\.\.([-+0-9.e]+))?(?:x(\d+))?")
@@ -45,8 +43,13 @@ def notation(text: str) -> FloatArray:
             msg = f"{token!r} is no series; write for example 0.42x60, 0.4..0.2x5 or _x3"
             raise ValueError(msg)
         first, last, count = match[1], match[2], int(match[3] or 1)
-        low = np.nan if first == "_" else float(first)
-        parts.append(np.linspace(low, float(last) if last else low, count))
+        try:
+            low = np.nan if first == "_" else float(first)
+            high = float(last) if last else low
+        except ValueError:
+            msg = f"{token!r} is no series: {first} or {last} is no number"
+            raise ValueError(msg) from None
+        parts.append(np.linspace(low, high, count))
     return np.concatenate(parts) if parts else np.empty(0)
 
 
@@ -172,11 +175,10 @@ def run_case(case: Case, rules: Sequence[Rule], gpus: GpuTable) -> Result:
         evidence: Evidence = dict(case.evidence or {})
     else:
         change, window = _measured(case.history, case.metric)
-        job = Job(id="case", precision=case.history.precision)
         gpu = gpus.find(case.history.gpu_model) if case.history.gpu_model else None
-        evidence = measure(change, window, job, gpu)
-        whose = attribute(change, window)
-        blamed = whose.gpus if whose else ()
+        view = View(change=change, window=window, gpu=gpu, precision=case.history.precision)
+        evidence = measured(view)
+        blamed = view.attribution.gpus if view.attribution else ()
     verdict = evaluate(rules, evidence, metric=case.metric, family=case.family)
     failures = [*_verdict_failures(case.want, verdict), *_near(case.want, evidence)]
     if case.want.gpus is not None and set(case.want.gpus) != set(blamed):

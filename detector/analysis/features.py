@@ -121,7 +121,11 @@ def measure(change: Confirmed, window: Window, job: Job, gpu: GpuModel | None) -
     gpu
         The job's GPU model, which gives the clock correction of ``mfu_ofu_ratio``.
     """
-    view = View(change=change, window=window, gpu=gpu, precision=job.precision)
+    return measured(View(change=change, window=window, gpu=gpu, precision=job.precision))
+
+
+def measured(view: View) -> Evidence:
+    """Return every feature of a view; see :func:`measure`."""
     evidence: Evidence = {}
     for name, feature in FEATURES.items():
         value = feature.measure(view)

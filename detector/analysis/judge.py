@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from detector.analysis.baselines import Model
 from detector.analysis.change import Confirmed
-from detector.analysis.features import Evidence, measure
+from detector.analysis.features import Evidence, View, measured
 from detector.analysis.ofu import GpuModel, GpuTable
-from detector.analysis.peers import attribute, inside
+from detector.analysis.peers import inside
 from detector.analysis.rules import Rule, Verdict, evaluate, summarise
 from detector.fleet import Gpu, Job
 from detector.series import Interval, Window
@@ -64,9 +64,10 @@ def judge(
     family
         The family of the model whose metric changed.
     """
-    evidence = measure(change, window, job, gpu)
+    view = View(change=change, window=window, gpu=gpu, precision=job.precision)
+    evidence = measured(view)
     verdict = evaluate(rules, evidence, metric=change.metric, family=family)
-    whose = attribute(change, window)
+    whose = view.attribution
     return Finding(
         change=change,
         verdict=verdict,

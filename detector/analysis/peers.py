@@ -70,15 +70,15 @@ def attribute(change: Confirmed, window: Window) -> Attribution | None:
     after = inside(window.times_ms, change.after_span, change.excluded)
     x = window.gpus
     usable = (_count(x[before]) >= _LEAST_SAMPLES) & (_count(x[after]) >= _LEAST_SAMPLES)
-    usable[usable] = np.nanmedian(x[before][:, usable], axis=0) > 0
+    usable[usable] = _medians(x[before][:, usable], axis=0) > 0
     places = np.flatnonzero(usable)
     if len(places) < _LEAST_GPUS:
         return None
-    y = x[:, places] / np.nanmedian(x[before][:, places], axis=0)
+    y = x[:, places] / _medians(x[before][:, places], axis=0)
     past, present = _against_peers(y[before]), _against_peers(y[after])
     if min(_count(past).min(), _count(present).min()) < _LEAST_SAMPLES:
         return None
-    fall = np.nanmedian(present, axis=0) - np.nanmedian(past, axis=0)
+    fall = _medians(present, axis=0) - _medians(past, axis=0)
     spread = _MAD_TO_SIGMA * float(np.median(np.abs(fall - np.median(fall))))
     scale = np.hypot(_wander(past, length=len(present)), spread)
     clear = (fall < -_LEAST_FALL) & (fall < -_LEAST_Z * scale)
@@ -93,7 +93,8 @@ def spread_over_gpus(values: FloatArray) -> float | None:
     values
         OFU, shape ``(samples, gpus)``; NaN is no data.
     """
-    levels = np.array([np.median(v) for v in (c[np.isfinite(c)] for c in values.T) if len(v)])
+    levels = _medians(values, axis=0) if len(values) else np.empty(0)
+    levels = levels[np.isfinite(levels)]
     if len(levels) < _LEAST_GPUS or np.median(levels) <= 0:
         return None
     middle = float(np.median(levels))
@@ -122,7 +123,7 @@ def _against_peers(y: FloatArray) -> FloatArray:
     known: FloatArray = y[np.isfinite(y).sum(axis=1) >= _LEAST_GPUS]
     if not len(known):
         return known
-    middle = np.nanmedian(known, axis=1)
+    middle = _medians(known, axis=1)
     moving = middle > _STANDSTILL
     quotient: FloatArray = known[moving] / middle[moving, None]
     return quotient
@@ -136,16 +137,25 @@ def _wander(past: FloatArray, *, length: int) -> FloatArray:
     on the side of naming nobody.
     """
     size = max(1, min(length, len(past) // 6))
-    chunks = [past[k : k + size] for k in range(0, len(past) - size + 1, size)]
-    medians = np.array(
-        [
-            [np.median(v) if len(v) else np.nan for v in (c[np.isfinite(c)] for c in chunk.T)]
-            for chunk in chunks
-        ]
+    count = len(past) // size
+    chunks = past[: count * size].reshape(count, size, past.shape[1])
+    medians = _medians(chunks, axis=1)
+    return _MAD_TO_SIGMA * _medians(np.abs(medians - _medians(medians, axis=0)), axis=0)
+
+
+def _medians(values: FloatArray, *, axis: int) -> FloatArray:
+    """Medians of the finite values along an axis, NaN where there are none.
+
+    ``np.nanmedian`` warns of empty slices and loops over slices in Python.
+    """
+    ordered = np.sort(values, axis=axis)  # NaN last
+    known = np.isfinite(ordered).sum(axis=axis, keepdims=True)
+    low = np.take_along_axis(ordered, np.maximum(known - 1, 0) // 2, axis=axis)
+    high = np.take_along_axis(
+        ordered, np.minimum(known // 2, values.shape[axis] - 1), axis=axis
     )
-    middle = np.nanmedian(medians, axis=0)
-    wander: FloatArray = _MAD_TO_SIGMA * np.nanmedian(np.abs(medians - middle), axis=0)
-    return wander
+    middle: FloatArray = ((low + high) / 2).squeeze(axis)
+    return middle
 
 
 def _named(fall: FloatArray, clear: Mask, places: IntArray) -> Attribution:

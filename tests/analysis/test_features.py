@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,6 +64,13 @@ def test_every_feature_has_a_unit_and_one_line_of_documentation() -> None:
         assert feature.name == name
         assert feature.doc.endswith((".", ";")), name
         assert len(feature.doc) > 20, name
+
+
+def test_the_documentation_lists_every_feature_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text()
+    table = page.partition("<!-- features -->\n")[2].partition("<!-- end of features -->")[0]
+    told = table.splitlines()[2:]
+    assert told == [f"| `{f.name}` | {f.unit} | {f.doc} |" for f in FEATURES.values()]
 
 
 def test_evidence_has_every_feature() -> None:
@@ -127,6 +135,16 @@ def test_the_clock_explains_its_factor_of_ofu(
     assert evidence_of(window)["clock_explains"] == pytest.approx(share, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("ofu_after", "sm_after", "share"), [(0.2, 0.45, 1.0), (0.2, 0.9, 0.0), (0.1, 0.45, 0.5)]
+)
+def test_idling_sms_explain_their_factor_of_ofu(
+    ofu_after: float, sm_after: float, share: float
+) -> None:
+    window = window_of(ofu=step(0.4, ofu_after), sm=step(0.9, sm_after))
+    assert evidence_of(window)["sm_explains"] == pytest.approx(share, abs=1e-5)
+
+
 @pytest.mark.parametrize("ofu_after", [0.0, 0.399, 0.45])
 def test_the_clock_explains_nothing_where_nothing_fell(ofu_after: float) -> None:
     window = window_of(ofu=step(0.4, ofu_after), clock=step(1980, 990))
@@ -165,6 +183,15 @@ def test_equal_samples_count_at_the_end_and_before() -> None:
     found = evidence_of(window_of(ofu=ofu))
     assert found["identical_run"] == 15
     assert found["identical_before"] == 4
+    assert found["frozen"] == 1
+
+
+def test_a_writer_that_rounds_is_not_frozen() -> None:
+    ofu = np.linspace(0.40, 0.43, 90).round(2)
+    ofu[60:] = 0.38
+    found = evidence_of(window_of(ofu=ofu))
+    assert found["identical_run"] == 30
+    assert found["frozen"] == 0
 
 
 def test_invalid_entries_since_the_onset_are_a_share() -> None:

@@ -36,15 +36,15 @@ def test_a_failing_case_shows_expected_and_got_and_the_rows_that_failed(
     )
     result = run(file)
     assert result.exit_code == 1
-    assert result.stdout.splitlines() == [
+    assert result.stdout.splitlines()[-1].startswith("0 of 1 cases passed")
+    assert result.stdout.splitlines()[:-1] == [
         f"FAILED {file}: wrong",
         "  rule: expected throttle, got unexplained",
         "  severity: expected error, got warning",
         "  runners_up: expected hang, got none",
-        "  ruled_out: expected hang among throttle, throttle_power",
+        "  ruled_out: expected hang among throttle, throttle_some, throttle_power",
         "  sm_change: expected -0.5, was not measured",
         "  row of throttle: clock change is −1 %, not below −3 %",
-        "0 of 1 cases passed, 18 rules",
     ]
 
 
