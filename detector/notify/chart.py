@@ -20,12 +20,14 @@ import numpy.typing as npt
 
 from detector.incident.incident import Incident, State
 from detector.metric import METRICS
+from detector.notify.thinning import thinned, with_gaps
 from detector.notify.wording import (
     cut,
     ending_text,
     gpu_text,
     levels_text,
     plain,
+    relative_text,
     span_text,
     subject_text,
     value_text,
@@ -43,8 +45,6 @@ _PHASE, _EVENT, _INK, _FAINT = "#999999", "#E69F00", "#222222", "#666666"
 
 _DPI = 100
 _DAY_MS = 86_400_000
-# A silence of this many usual steps is drawn as a gap; chosen: two lost samples are not one.
-_GAP_STEPS = 3.5
 # GPUs drawn one by one; more would hide the job's own line.
 _MOST_GPUS = 8
 
@@ -106,17 +106,23 @@ def draw(
         width, height = size
         figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, facecolor="white")
         axes = figure.add_axes((0.075, 0.14, 0.83, 0.64))
-        _titles(figure, _title(incidents, title, metric), _subtitle(incidents, window))
+        _titles(
+            figure,
+            _title(incidents, title, metric),
+            _subtitle(incidents, window, named=not title),
+        )
         shown = _lines(axes, window, metric=metric, columns=width)
         if shown:
             if band is not None:
                 _band(axes, band)
+            since_ms = 0
             for incident in incidents:
                 if metric == "ofu":
                     _gpus(axes, incident, window, columns=width)
                 _span(axes, incident, window)
                 if incident.metric in shown:
-                    _levels(axes, incident, window, before=band is None)
+                    _levels(axes, incident, window, since_ms=None if band else since_ms)
+                since_ms = incident.resolved_ms or incident.onset_ms
             _context(axes, window, excluded=excluded)
             _legend(axes)
         else:
@@ -129,43 +135,6 @@ def draw(
         metadata = {"Date": None} if fmt == "svg" else {"Software": None}
         figure.savefig(out, format=fmt, metadata=metadata)
     return out.getvalue()
-
-
-def thinned(
-    times_ms: IntArray, values: FloatArray, *, columns: int
-) -> tuple[IntArray, FloatArray]:
-    """Return at most three samples a pixel column: its least, its greatest, and a gap.
-
-    Dips of a single sample stay visible, which means and every-nth would lose.
-
-    Parameters
-    ----------
-    times_ms, values
-        Shape ``(n,)``; NaN is a gap.
-    """
-    if len(times_ms) <= 3 * columns:
-        return times_ms, values
-    reach = max(1, int(times_ms[-1] - times_ms[0]))
-    column = ((times_ms - times_ms[0]) * columns) // (reach + 1)
-    # Sorted by column, then value: the first of a column is its least, the last its greatest;
-    # NaN sorts to the very end, so infinity stands in for it to keep the greatest finite.
-    finite = np.isfinite(values)
-    order = np.lexsort((np.where(finite, values, np.inf), column))
-    first = np.flatnonzero(np.diff(column[order], prepend=-1))
-    known = np.bincount(column[finite], minlength=columns)[column[order][first]]
-    greatest = order[first + np.maximum(known - 1, 0)]
-    keep = np.unique(np.concatenate([order[first], greatest]))
-    return times_ms[keep], values[keep]
-
-
-def _with_gaps(times_ms: IntArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Put a NaN into each silence, so that no line is drawn across it."""
-    if len(times_ms) < 3:
-        return times_ms, values
-    steps = np.diff(times_ms)
-    silent = np.flatnonzero(steps > _GAP_STEPS * np.median(steps))
-    middles = times_ms[silent] + steps[silent] // 2
-    return np.insert(times_ms, silent + 1, middles), np.insert(values, silent + 1, np.nan)
 
 
 def _lines(axes: "Axes", window: Window, *, metric: str, columns: int) -> tuple[str, ...]:
@@ -197,7 +166,7 @@ def _line(
     columns: int,
     label: str,
 ) -> None:
-    times_ms, values = thinned(*_with_gaps(times_ms, values), columns=columns)
+    times_ms, values = thinned(*with_gaps(times_ms, values), columns=columns)
     axes.plot(_days(times_ms), values, color=colour, lw=width, label=label, zorder=3,
               solid_joinstyle="round")  # fmt: skip
     # A sample between two gaps has no neighbour to draw a line to.
@@ -219,12 +188,15 @@ def _span(axes: "Axes", incident: Incident, window: Window) -> None:
         axes.axvline(_day(end), color=_BASE, lw=2, ls=(0, (4, 2)), zorder=2, label="over")
 
 
-def _levels(axes: "Axes", incident: Incident, window: Window, *, before: bool) -> None:
-    """Draw the level it had, the one it fell to, and what lies between: the loss."""
-    first = _day(int(window.times_ms[0]))
+def _levels(axes: "Axes", incident: Incident, window: Window, *, since_ms: int | None) -> None:
+    """Draw the level it had, the one it fell to, and what lies between: the loss.
+
+    The level before is drawn from ``since_ms`` on; None when the band shows it.
+    """
     onset, end = (_day(time_ms) for time_ms in _within(incident, window))
     was, now = incident.before, incident.after
-    if before:
+    if since_ms is not None:
+        first = min(_day(max(since_ms, int(window.times_ms[0]))), onset)
         # Broad and pale, beneath the curve: on a steady job the two coincide.
         axes.plot([first, onset], [was.value] * 2, color=_BASE, lw=5, alpha=0.5, zorder=2)
         axes.fill_between([first, end], was.low, was.high, color=_BASE, alpha=0.25, lw=0,
@@ -320,22 +292,30 @@ def _title(incidents: Sequence[Incident], title: str, metric: str) -> str:
     return _printable(plain(named, 90) or (entry.title if entry else words(metric)))
 
 
-def _subtitle(incidents: Sequence[Incident], window: Window) -> str:
-    """What happened, in short: the state of the newest incident, or what the picture spans."""
-    if not len(window.times_ms):
-        return ""
-    span = span_text(int(window.times_ms[-1] - window.times_ms[0]))
+def _subtitle(incidents: Sequence[Incident], window: Window, *, named: bool) -> str:
+    """What became of the newest incidents, and what the picture spans.
+
+    ``named`` says that the title has told already what the (only) incident is.
+    """
     count = len(window.times_ms)
-    parts = [f"{count:,} samples over {span}" if count > 1 else "one sample"]
-    if incidents:
-        newest = incidents[-1]
-        state = ending_text(newest) if newest.state is State.RESOLVED else newest.state.value
-        seen = f"seen after {span_text(newest.detected_ms - newest.onset_ms)}"
+    if not count:
+        return ""
+    parts = []
+    for incident in incidents[-3:]:
+        over = incident.state is State.RESOLVED
+        state = ending_text(incident) if over else incident.state.value
+        what = f"{words(incident.kind)} {relative_text(incident)}: "
+        parts.append(state if named and len(incidents) == 1 else what + state.lower())
+    if len(incidents) == 1:
+        (one,) = incidents
         # A level that has no line of its own is told here.
-        told = [] if newest.metric in window.fields else [levels_text(newest)]
-        several = f"{len(incidents)} incidents, the last: " if len(incidents) > 1 else ""
-        parts = [several + state, *told, seen, *parts]
-    return _printable(cut(" · ".join(parts), 130))
+        parts += [] if one.metric in window.fields else [levels_text(one)]
+        parts.append(f"seen after {span_text(one.detected_ms - one.onset_ms)}")
+    span = span_text(int(window.times_ms[-1] - window.times_ms[0]))
+    parts.append(f"{count:,} samples over {span}" if count > 1 else "one sample")
+    if len(incidents) > 3:
+        parts.insert(0, f"{len(incidents)} incidents, the last")
+    return _printable(cut(" · ".join(parts), 160))
 
 
 def _legend(axes: "Axes") -> None:

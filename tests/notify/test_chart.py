@@ -12,7 +12,8 @@ from matplotlib.image import imread
 
 from detector.analysis.change import Estimate
 from detector.fleet import Job
-from detector.notify.chart import Band, draw, thinned
+from detector.notify.chart import Band, draw
+from detector.notify.thinning import thinned
 from detector.series import ContextEvent, FloatArray, Interval, Window
 from tests.notify.incidents import CULPRIT, MINUTE_MS, ONSET_MS, ROSTER, incident, resolved
 
