@@ -15,9 +15,10 @@ import numpy as np
 from detector.analysis.baselines import Family
 from detector.analysis.change import Confirmed, Estimate
 from detector.analysis.derived import derived
-from detector.analysis.features import Evidence, View, measured
+from detector.analysis.features import Evidence, measured
 from detector.analysis.ofu import GpuTable
 from detector.analysis.rules import Rule, Verdict, evaluate, holds, in_words
+from detector.analysis.view import View
 from detector.series import ContextEvent, Duration, FloatArray, Interval, Window
 
 _TOKEN = re.compile(r"(_|[-+0-9.e]+?)(?:\.\.([-+0-9.e]+))?(?:x(\d+))?")

@@ -8,7 +8,6 @@ are medians over the stretches that verification compared, announced phases left
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
@@ -17,7 +16,8 @@ import numpy as np
 from detector.analysis.change import Confirmed
 from detector.analysis.derived import clock_correction, derived
 from detector.analysis.ofu import GpuModel
-from detector.analysis.peers import Attribution, Mask, attribute, inside, spread_over_gpus
+from detector.analysis.peers import spread_over_gpus
+from detector.analysis.view import View, median, relative_change
 from detector.fleet import Job
 from detector.metric import METRICS
 from detector.series import FloatArray, IntArray, Interval, Window
@@ -31,8 +31,6 @@ Evidence = dict[str, float | None]
 # The others are the catalogue's units, written out where a person reads them.
 Unit = Literal["relative", "share", "ratio", "flag", "count", "s", "MHz"]
 
-# A median of fewer samples is no better than its worst one.
-_LEAST_SAMPLES = 3
 # Below this part of the level before, a job stands still. Chosen: the least efficient job
 # that still works does more, and a mean over one busy host of 32 would be 3 %.
 _STANDSTILL = 0.05
@@ -53,62 +51,7 @@ class Feature:
     name: str
     unit: Unit
     doc: str
-    measure: "Callable[[View], float | None]"
-
-
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """What features are measured on."""
-
-    change: Confirmed
-    window: Window
-    gpu: GpuModel | None
-    precision: str
-
-    @cached_property
-    def before(self) -> Mask:
-        """Which samples lie in the stretch before. Shape ``(n,)``."""
-        return inside(self.window.times_ms, self.change.before_span, self.change.excluded)
-
-    @cached_property
-    def after(self) -> Mask:
-        """Which samples lie in the stretch after. Shape ``(n,)``."""
-        return inside(self.window.times_ms, self.change.after_span, self.change.excluded)
-
-    @cached_property
-    def attribution(self) -> Attribution | None:
-        """Which GPUs fell by themselves."""
-        return attribute(self.change, self.window)
-
-    @cached_property
-    def step_ms(self) -> float | None:
-        """The usual time between two entries, ms."""
-        times = self.window.times_ms
-        return float(np.median(np.diff(times))) if len(times) > 1 else None
-
-    def values(self, metric: str, where: Mask) -> FloatArray:
-        """The metric's finite values among the samples of ``where``."""
-        values = self.window.fields.get(metric)
-        if values is None:
-            return np.empty(0)
-        chosen: FloatArray = values[where]
-        return chosen[np.isfinite(chosen)]
-
-    def level_before(self, metric: str) -> float | None:
-        """The level verification found, for its own metric; else the median before."""
-        if metric == self.change.metric:
-            return self.change.before.value
-        return _median(self.values(metric, self.before))
-
-    def level_after(self, metric: str) -> float | None:
-        """As :meth:`level_before`, after the onset."""
-        if metric == self.change.metric:
-            return self.change.after.value
-        return _median(self.values(metric, self.after))
-
-    def relative(self, metric: str) -> float | None:
-        """The metric's relative change; None where it was 0 before."""
-        return _relative(self.level_before(metric), self.level_after(metric))
+    measure: Callable[[View], float | None]
 
 
 def measure(change: Confirmed, window: Window, job: Job, gpu: GpuModel | None) -> Evidence:
@@ -229,7 +172,7 @@ def _mfu_ofu_ratio(view: View) -> float | None:
     if "mfu_ratio" not in values:
         return None
     chosen = values["mfu_ratio"][view.after]
-    return _median(chosen[np.isfinite(chosen)])
+    return median(chosen[np.isfinite(chosen)])
 
 
 @_feature("share")
@@ -274,7 +217,7 @@ def _noise_change(view: View) -> float | None:
     From first differences, so that a slide is not taken for noise.
     """
     before, after = (_noise(view.values("ofu", where)) for where in (view.before, view.after))
-    return _relative(before, after)
+    return relative_change(before, after)
 
 
 @_feature("count")
@@ -318,7 +261,7 @@ def _spread_change(view: View) -> float | None:
     before, after = (
         spread_over_gpus(view.window.gpus[where]) for where in (view.before, view.after)
     )
-    return _relative(before, after)
+    return relative_change(before, after)
 
 
 @_feature("count")
@@ -354,16 +297,6 @@ def _samples_after(view: View) -> float | None:
 
 
 FEATURES: Mapping[str, Feature] = MappingProxyType(_entries)
-
-
-def _median(values: FloatArray) -> float | None:
-    return float(np.median(values)) if len(values) >= _LEAST_SAMPLES else None
-
-
-def _relative(before: float | None, after: float | None) -> float | None:
-    if before is None or after is None or before <= 0:
-        return None
-    return after / before - 1
 
 
 def _explained(view: View, factor: str) -> float | None:

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from detector.analysis.baselines import Model
 from detector.analysis.change import Confirmed
-from detector.analysis.features import Evidence, View, measured
+from detector.analysis.features import Evidence, measured
 from detector.analysis.ofu import GpuModel, GpuTable
 from detector.analysis.peers import inside
 from detector.analysis.rules import Rule, Verdict, evaluate, summarise
+from detector.analysis.view import View
 from detector.fleet import Gpu, Job
 from detector.series import Interval, Window
 

@@ -66,13 +66,17 @@ def _start(
     for name in ("dip_low", "dip_count", "dip_sum", "dip_back", "part_count", "part_off",
                  "steady_up"):  # fmt: skip
         getattr(state, name)[at] = 0
-    # Silence is a restart's as well, unless it is short.
-    silent_ms = times_ms[at] - state.seen_ms[at]
-    silent = silent_ms > np.maximum(_LEAD_STEPS * state.step_ms[at], float(baseline.floor))
-    state.dip_still[at] = silent
+    state.dip_still[at] = _silent(baseline, state, at, times_ms)
     state.part_ms[at] = state.steady_ms[at] = start_ms
     state.part_level[at] = state.steady_level[at] = values[at]
     state.part_dev[at] = state.scale[at]
+
+
+def _silent(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray) -> BoolArray:
+    """Return where nothing was heard for so long that the job may have been restarted."""
+    silent_ms = times_ms[at] - state.seen_ms[at]
+    usual_ms = np.maximum(_LEAD_STEPS * state.step_ms[at], float(baseline.floor))
+    return np.asarray(silent_ms > usual_ms)
 
 
 def _continue(
@@ -83,8 +87,9 @@ def _continue(
     state.dip_sum[at] += value
     _watch_climb(state, at, value)
     _watch_part(baseline, state, at, value, times_ms=times_ms)
-    # What comes after a standstill is timed from its end.
+    # What comes after a standstill or a silence is timed from its end.
     still = value < baseline.still * state.level[at]
+    still |= _silent(baseline, state, at, times_ms)
     state.dip_still[at] |= still
     state.steady_ms[at] = np.where(still, times_ms[at], state.steady_ms[at])
 

@@ -140,8 +140,9 @@ class LevelState(Columns):
         The baseline and the standard deviation of a healthy sample about it.
     settled, settle_ms
         Whether warm-up is over; since when the level has been settling.
-    block_sum, block_count, block_ms, blocks, block_var
-        The block that is filling, how many were closed, variance of a block mean.
+    block_sum, block_count, block_ms, blocks, block_var, block_cov
+        The block that is filling, how many were closed, variance of a block mean and its
+        covariance with the mean before.
     means, means_ms
         The latest block means and their starts. Shape ``(columns, MEANS)``.
     evidence, evidence_peak, drift_ms, drift_sum, drift_count
@@ -187,6 +188,7 @@ class LevelState(Columns):
     block_ms: IntArray
     blocks: IntArray
     block_var: FloatArray
+    block_cov: FloatArray
     means: FloatArray
     means_ms: IntArray
     evidence: FloatArray
