@@ -604,6 +604,17 @@ def test_chunks_past_their_time_are_deleted_and_all_keys_expire(
         assert 25 * 3600 < redis_client.ttl(key("a")) <= 26 * 3600
 
 
+def test_a_clock_that_jumps_ahead_deletes_nothing(
+    redis_client: redis.Redis, history: History
+) -> None:
+    count = filled(redis_client, history, hours=3)
+    follow(history)
+    history.roll(["a"], now_ms=NOW + 30 * 24 * HOUR)
+    history.roll_some(NOW + 31 * 24 * HOUR)
+    assert history.window("a", start_ms=0, end_ms=NOW).times_ms.size == count
+    assert redis_client.ttl(KEYS.samples("a")) > 7 * 86_400
+
+
 def test_a_dead_job_is_not_kept_alive_by_rolling(
     redis_client: redis.Redis, history: History
 ) -> None:
