@@ -10,8 +10,10 @@ at last n x g u16, the GPUs' codes as in the stream. About 2.3 bytes for each GP
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from detector.series import FloatArray, IntArray
 from detector.store.entries import NO_DATA, CodeArray
@@ -79,14 +81,7 @@ def join(parts: Sequence[Stretch]) -> Stretch:
     times = np.concatenate([part.times_ms for part in parts])
     unique, rows = np.unique(times, return_index=True)  # the index of the first of each
     names = list(dict.fromkeys(name for part in parts for name in part.fields))
-    fields = {}
-    for name in names:
-        columns = [part.fields.get(name) for part in parts]
-        filled = [
-            np.full(part.times_ms.size, np.nan) if column is None else column
-            for part, column in zip(parts, columns, strict=True)
-        ]
-        fields[name] = np.concatenate(filled)[rows]
+    fields = {name: _column(name, parts)[rows] for name in names}
     codes = _side_by_side(parts)
     return Stretch(times_ms=unique, fields=fields, codes=None if codes is None else codes[rows])
 
@@ -142,35 +137,156 @@ def unpack(blob: bytes, start_ms: int, *, gpus: bool = True) -> Stretch:
         raise ValueError(msg) from exc
 
 
-def _unpack(blob: bytes, start_ms: int, gpus: bool) -> Stretch:
-    version, flags, count, width, columns = _HEADER.unpack_from(blob)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacked:
+    """Entries of many chunks, flat, without their GPUs.
+
+    Attributes
+    ----------
+    blob
+        Which blob each entry is from. Shape ``(m,)``; entries of a blob stand together.
+    broken
+        Index of each blob that cannot be read -> why.
+    """
+
+    blob: IntArray
+    times_ms: IntArray
+    fields: dict[str, FloatArray]
+    broken: dict[int, str]
+
+
+def unpack_many(blobs: Sequence[bytes], starts_ms: Sequence[int]) -> Unpacked:
+    """Return the entries of many chunks; ``starts_ms`` has each one's start.
+
+    Chunks of one layout are read as one array: one by one, the 600,000 chunks of a fleet's
+    cold start take 25 s, together 2 s.
+    """
+    alike: dict[tuple[int, bytes], list[int]] = {}
+    for at, blob in enumerate(blobs):
+        alike.setdefault((len(blob), blob[: _HEADER.size]), []).append(at)
+    parts: list[tuple[IntArray, Stretch]] = []
+    broken: dict[int, str] = {}
+    for group in alike.values():
+        together = _unpack_alike([blobs[at] for at in group], [starts_ms[at] for at in group])
+        if together is not None:
+            parts.append((np.repeat(group, together.times_ms.size // len(group)), together))
+            continue
+        for at in group:
+            try:
+                one = unpack(blobs[at], starts_ms[at], gpus=False)
+            except ValueError as exc:
+                broken[at] = str(exc)
+            else:
+                parts.append((np.full(one.times_ms.size, at), one))
+    names = dict.fromkeys(["ofu", *(name for _, part in parts for name in part.fields)])
+    empty = np.empty(0, np.int64)
+    return Unpacked(
+        blob=np.concatenate([empty, *(rows for rows, _ in parts)]),
+        times_ms=np.concatenate([empty, *(part.times_ms for _, part in parts)]),
+        fields={name: _column(name, [part for _, part in parts]) for name in names},
+        broken=broken,
+    )
+
+
+def _column(name: str, parts: Sequence[Stretch]) -> FloatArray:
+    """One field of all parts, NaN where a part lacks it."""
+    columns = [
+        part.fields[name] if name in part.fields else np.full(part.times_ms.size, np.nan)
+        for part in parts
+    ]
+    return np.concatenate([np.empty(0), *columns])
+
+
+def _unpack_alike(blobs: Sequence[bytes], starts_ms: Sequence[int]) -> Stretch | None:
+    """Entries of chunks that share length and header; None when they differ in layout."""
+    try:
+        layout = _layout(blobs[0])
+    except (struct.error, IndexError, ValueError):
+        return None
+    size, count = len(blobs[0]), layout.count
+    if len(blobs) == 1 or not 0 < count <= CHUNK_MS or layout.end > size:
+        return None
+    table = np.frombuffer(b"".join(blobs), np.uint8).reshape(len(blobs), size)
+    if (table[:, layout.marks] != table[0, layout.marks]).any():
+        return None
+
+    def cells(at: int, cell: str, number: int) -> npt.NDArray[Any]:
+        return np.ascontiguousarray(table[:, at : at + 4 * number]).view(cell)
+
+    if layout.even:
+        first, step = cells(_HEADER.size, "<u4", 2).astype(np.int64).T
+        offsets = first[:, None] + step[:, None] * np.arange(count)
+    else:
+        offsets = cells(_HEADER.size, "<u4", count).astype(np.int64)
+    if (offsets[:, -1] >= CHUNK_MS).any() or (np.diff(offsets) <= 0).any():
+        return None
+    fields = {}
+    for name, at, constant in layout.columns:
+        values = cells(at, "<f4", 1 if constant else count).astype(np.float64)
+        fields[name] = np.broadcast_to(values, offsets.shape).ravel()
+    times = (np.array(starts_ms, np.int64)[:, None] + offsets).ravel()
+    return Stretch(times_ms=times, fields=fields) if "ofu" in fields else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Where in a blob what stands: ``columns`` are (name, offset, constant)."""
+
+    count: int
+    width: int
+    even: bool
+    columns: list[tuple[str, int, bool]]
+    marks: list[int]
+    codes: int
+    end: int
+
+
+def _layout(blob: bytes) -> _Layout:
+    version, flags, count, width, number = _HEADER.unpack_from(blob)
     if version != _VERSION:
         msg = f"version {version} is not known"
         raise ValueError(msg)
+    even = bool(flags & _EVEN)
+    at = _HEADER.size + (_PAIR.size if even else 4 * count)
+    columns = []
+    marks: list[int] = []
+    for _ in range(number):
+        size = blob[at]
+        name = blob[at + 1 : at + 1 + size].decode("ascii")
+        constant = bool(blob[at + 1 + size])
+        marks += range(at, at + size + 2)
+        at += size + 2
+        columns.append((name, at, constant))
+        at += 4 if constant else 4 * count
+    return _Layout(
+        count=count,
+        width=width,
+        even=even,
+        columns=columns,
+        marks=marks,
+        codes=at,
+        end=at + 2 * width * count,
+    )
+
+
+def _unpack(blob: bytes, start_ms: int, gpus: bool) -> Stretch:
+    layout = _layout(blob)
+    count = layout.count
     # Each entry of even spacing costs no byte, so a broken count could ask for any memory.
     if count > CHUNK_MS:
         msg = f"{count} entries in {CHUNK_MS} ms"
         raise ValueError(msg)
-    at = _HEADER.size
-    if flags & _EVEN:
-        first, step = _PAIR.unpack_from(blob, at)
+    if layout.even:
+        first, step = _PAIR.unpack_from(blob, _HEADER.size)
         times = start_ms + first + step * np.arange(count, dtype=np.int64)
-        at += _PAIR.size
     else:
-        times = start_ms + np.frombuffer(blob, "<u4", count, at).astype(np.int64)
-        at += 4 * count
+        times = start_ms + np.frombuffer(blob, "<u4", count, _HEADER.size).astype(np.int64)
     fields = {}
-    for _ in range(columns):
-        size = blob[at]
-        name = blob[at + 1 : at + 1 + size].decode("ascii")
-        constant = blob[at + 1 + size]
-        at += size + 2
+    for name, at, constant in layout.columns:
         if constant:
             fields[name] = np.full(count, _ONE.unpack_from(blob, at)[0])
-            at += 4
         else:
             fields[name] = np.frombuffer(blob, "<f4", count, at).astype(np.float64)
-            at += 4 * count
     if "ofu" not in fields:
         msg = "it has no column ofu"
         raise ValueError(msg)
@@ -178,8 +294,9 @@ def _unpack(blob: bytes, start_ms: int, gpus: bool) -> Stretch:
         msg = "its times are not in order, or not in its five minutes"
         raise ValueError(msg)
     codes = None
-    if width and gpus:
-        codes = np.frombuffer(blob, "<u2", count * width, at).reshape(count, width)
+    if layout.width and gpus:
+        cells = count * layout.width
+        codes = np.frombuffer(blob, "<u2", cells, layout.codes).reshape(count, layout.width)
     return Stretch(times_ms=times, fields=fields, codes=codes)
 
 

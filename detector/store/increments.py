@@ -9,19 +9,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import redis
 
-from detector.series import Batch, FloatArray, IntArray, Reject
-from detector.store.chunks import CHUNK_MS, Stretch, chunk_start, field_name, join, unpack
+from detector.series import Batch, IntArray
+from detector.store.batch import BoolArray, Part, assembled, only
+from detector.store.chunks import CHUNK_MS, chunk_start, field_name, unpack_many
 from detector.store.discovery import Discovery
 from detector.store.entries import EARLIEST_MS, Decoded, decode
 from detector.store.errors import translate
 from detector.store.rejects import DETAILED, Rejects
 from detector.store.server import Reply, Server
 from detector.store.settings import HistorySettings
-
-BoolArray = npt.NDArray[np.bool_]
 
 _KEYS_A_READ = 1000  # measured: larger commands gain nothing more
 _ENTRIES_A_READ = 50_000  # at most, when all are behind: about 40 MB of replies
@@ -40,24 +38,18 @@ class _Place:
     """Where the reader is in a job that lags.
 
     ``cursor`` is what the caller comes back with when it has taken what it was given; with
-    any other cursor it starts anew from there.
+    any other cursor it starts anew from there. Chunks are read up to ``end_ms``, which is
+    None when it has to be looked up.
     """
 
     cursor: int | None
     read_ms: int
+    end_ms: int | None = None
     in_stream: bool = False
 
 
 # A job to be read: its number in this call, its id, and after which time.
 _Want = tuple[int, str, int]
-
-
-class _Part(NamedTuple):
-    """Entries of some jobs: shape ``(m,)`` each; ``number`` is the job's in this call."""
-
-    number: IntArray
-    times_ms: IntArray
-    fields: dict[str, FloatArray]
 
 
 class _Names(NamedTuple):
@@ -111,14 +103,14 @@ class Increments:
         streams, chunked = self._wanted(cursors, now_ms=now_ms, everybody=scanned)
         wanted = len(streams) + len(chunked)
         limit = max(_FEWEST, min(self._settings.slice, _BUDGET // max(wanted, 1)))
-        parts: list[_Part] = []
+        parts: list[Part] = []
         for group in _groups(chunked, _KEYS_A_READ):
             more, without = self._from_chunks(group, limit=limit, now_ms=now_ms)
             parts += more
             streams += without
         for group in _groups(streams, min(_KEYS_A_READ, 1 + _ENTRIES_A_READ // limit)):
             parts += self._from_streams(group, jobs, limit=limit, now_ms=now_ms)
-        return _assembled(jobs, parts, rejects=self._rejects.take(), more=bool(self._behind))
+        return assembled(jobs, parts, rejects=self._rejects.take(), more=bool(self._behind))
 
     def _wanted(
         self, cursors: Mapping[str, int], *, now_ms: int, everybody: bool
@@ -153,71 +145,92 @@ class Increments:
 
     def _from_chunks(
         self, group: list[_Want], *, limit: int, now_ms: int
-    ) -> tuple[list[_Part], list[_Want]]:
+    ) -> tuple[list[Part], list[_Want]]:
         """Return entries from before the jobs' streams begin, and jobs that have none."""
-        begins = self._stream_begins(group)
+        self._find_ends(
+            [want for want in group if self._places[want[1]].end_ms is None], now_ms
+        )
+        group = [want for want in group if want[1] in self._discovery.keys_of]
+        ready = [want for want in group if want[2] + 1 >= (self._places[want[1]].end_ms or 0)]
+        for _, job, _ in ready:
+            self._places[job].in_stream = True
+        asked = [want for want in group if not self._places[want[1]].in_stream]
+        count = 1 + limit // _ENTRIES_A_CHUNK
+        starts = [
+            range(chunk_start(after + 1), self._places[job].end_ms or 0, CHUNK_MS)[:count]
+            for _, job, after in asked
+        ]
+        replies = self._server.pipeline(
+            ["HMGET", self._chunks_key(job), *map(field_name, some)]
+            for (_, job, _), some in zip(asked, starts, strict=True)
+        )
+        part = self._unpacked(asked, starts, replies)
+        return [self._step(part, asked, starts, limit=limit)], ready
+
+    def _find_ends(self, group: list[_Want], now_ms: int) -> None:
+        """Learn up to where each job has to be read from its chunks: where its stream begins.
+
+        The stream is asked first: what is rolled up in between is met in the chunks then.
+        """
+        begins = {want[1]: _ms(found[0][0]) for want, found in self._xread(group, limit=1)}
         group = [want for want in group if want[1] in self._discovery.keys_of]
         sizes = self._server.pipeline(["HLEN", self._chunks_key(job)] for _, job, _ in group)
-        asked: list[tuple[_Want, int, list[int]]] = []
-        without: list[_Want] = []
-        count = 1 + limit // _ENTRIES_A_CHUNK
-        for want, size in zip(group, sizes, strict=True):
-            _, job, after = want
+        for (_, job, _), size in zip(group, sizes, strict=True):
+            any_chunks = isinstance(size, int) and size > 0
             end = min(begins.get(job, now_ms), self._rolled_ms(now_ms))
-            starts = list(range(chunk_start(after + 1), end, CHUNK_MS))
-            if starts and isinstance(size, int) and size:
-                asked.append((want, end, starts[:count]))
-            else:
-                self._places[job].in_stream = True
-                without.append(want)
-        replies = self._server.pipeline(
-            ["HMGET", self._chunks_key(job), *map(field_name, starts)]
-            for (_, job, _), _, starts in asked
+            self._places[job].end_ms = end if any_chunks else 0
+
+    def _unpacked(self, asked: list[_Want], starts: list[range], replies: list[Reply]) -> Part:
+        """Return all entries of the chunks that came, in the order of jobs and times."""
+        blobs: list[bytes] = []
+        owners: list[int] = []
+        begins: list[int] = []
+        for owner, (some, found) in enumerate(zip(starts, replies, strict=True)):
+            for start, blob in zip(
+                some, found if isinstance(found, list) else (), strict=False
+            ):
+                if blob is not None:
+                    blobs.append(blob)
+                    owners.append(owner)
+                    begins.append(start)
+        unpacked = unpack_many(blobs, begins)
+        for at, why in unpacked.broken.items():
+            job = asked[owners[at]][1]
+            self._rejects.add(job, f"{begins[at]}-0", "bad_chunk", why)
+        number = np.array(owners, np.int64)[unpacked.blob]
+        order = np.lexsort((unpacked.times_ms, number))
+        fields = {name: values[order] for name, values in unpacked.fields.items()}
+        return Part(number[order], unpacked.times_ms[order], fields)
+
+    def _step(self, part: Part, asked: list[_Want], starts: list[range], *, limit: int) -> Part:
+        """Hand out at most ``limit`` entries of each job; the next call goes on there."""
+        after = np.array([want[2] for want in asked], np.int64)
+        end = np.array([self._places[job].end_ms for _, job, _ in asked], np.int64)
+        part = only(
+            part, (part.times_ms > after[part.number]) & (part.times_ms < end[part.number])
         )
-        parts = []
-        for (want, end, starts), blobs in zip(asked, replies, strict=True):
-            rows = self._unpacked(want[1], starts, blobs).between(want[2], end)
-            parts.append(self._step(want, rows, limit=limit, starts=starts, end=end))
-        return parts, without
-
-    def _step(
-        self, want: _Want, rows: Stretch, *, limit: int, starts: list[int], end: int
-    ) -> _Part:
-        """Hand out at most ``limit`` rows of a job's chunks; the next call goes on there."""
-        number, job, after = want
-        place = self._places[job]
-        reached = min(starts[-1] + CHUNK_MS, end)
-        place.in_stream = reached == end and rows.times_ms.size <= limit
-        place.read_ms = max(after, reached - 1)
-        if rows.times_ms.size > limit:
-            rows = rows.rows(slice(0, limit))
-            place.read_ms = int(rows.times_ms[-1])
-        if rows.times_ms.size:
-            place.cursor = self.delivered[job] = int(rows.times_ms[-1])
-        self._behind.add(job)
-        return _Part(np.full(rows.times_ms.size, number), rows.times_ms, rows.fields)
-
-    def _unpacked(self, job: str, starts: list[int], blobs: Reply) -> Stretch:
-        parts = []
-        for start, blob in zip(starts, blobs, strict=True):
-            if blob is not None:
-                try:
-                    parts.append(unpack(blob, start, gpus=False))
-                except ValueError as exc:
-                    self._rejects.add(job, f"{start}-0", "bad_chunk", str(exc))
-        return join(parts)
+        sizes = np.bincount(part.number, minlength=len(asked))
+        firsts = np.cumsum(sizes) - sizes
+        part = only(part, np.arange(part.number.size) - firsts[part.number] < limit)
+        last = dict(zip(part.number.tolist(), part.times_ms.tolist(), strict=True))
+        for at, (_, job, read_ms) in enumerate(asked):
+            place = self._places[job]
+            reached = min(starts[at][-1] + CHUNK_MS, int(end[at])) - 1
+            place.read_ms = last[at] if sizes[at] > limit else max(read_ms, reached)
+            if at in last:
+                place.cursor = self.delivered[job] = last[at]
+            if place.read_ms + 1 >= end[at]:
+                place.end_ms = None  # asked once more: it may have been rolled up meanwhile
+            self._behind.add(job)
+        numbers = np.array([want[0] for want in asked], np.int64)
+        return part._replace(number=numbers[part.number])
 
     def _chunks_key(self, job: str) -> bytes:
         return self._discovery.keys_of[job][:-1] + b"h"
 
-    def _stream_begins(self, group: list[_Want]) -> dict[str, int]:
-        """Return the time of each job's first entry in its stream after what was read, ms."""
-        entries = self._xread(group, limit=1)
-        return {job: int(found[0][0].partition(b"-")[0]) for (_, job, _), found in entries}
-
     def _from_streams(
         self, group: list[_Want], jobs: list[str], *, limit: int, now_ms: int
-    ) -> list[_Part]:
+    ) -> list[Part]:
         """Return new entries of up to 1,000 jobs' streams."""
         replies = self._xread(group, limit=limit)
         if not replies:
@@ -241,7 +254,7 @@ class Increments:
         read_to = {jobs[at]: time for at, time in ends}
         full = {want[1] for want, found in replies if len(found) == limit}
         self._advance(group, read_to, full)
-        return [_Part(number, times, decoded.fields)]
+        return [Part(number, times, decoded.fields)]
 
     def _advance(self, group: list[_Want], read_to: dict[str, int], full: set[str]) -> None:
         """Note how far each job was read, and which have more than one slice."""
@@ -356,34 +369,3 @@ def _ms(entry: bytes) -> int:
 def _groups(wants: list[_Want], size: int) -> Iterator[list[_Want]]:
     for at in range(0, len(wants), size):
         yield wants[at : at + size]
-
-
-def _assembled(
-    jobs: list[str], parts: list[_Part], *, rejects: tuple[Reject, ...], more: bool
-) -> Batch:
-    """Return the parts as one batch, each job's entries together."""
-    number = np.concatenate([np.empty(0, np.int64), *(part.number for part in parts)])
-    times = np.concatenate([np.empty(0, np.int64), *(part.times_ms for part in parts)])
-    names = dict.fromkeys(["ofu", *(name for part in parts for name in part.fields)])
-    fields = {}
-    for name in names:
-        column = np.full(number.size, np.nan)
-        at = 0
-        for part in parts:
-            if name in part.fields:
-                column[at : at + part.number.size] = part.fields[name]
-            at += part.number.size
-        fields[name] = column
-    if (np.diff(number) < 0).any():
-        order = np.argsort(number, kind="stable")
-        number, times = number[order], times[order]
-        fields = {name: column[order] for name, column in fields.items()}
-    heads = np.diff(number, prepend=-1) != 0
-    return Batch(
-        jobs=tuple(jobs[at] for at in number[heads].tolist()),
-        job=np.cumsum(heads) - 1,
-        times_ms=times,
-        fields=fields,
-        rejects=rejects,
-        more=more,
-    )

@@ -1,3 +1,4 @@
+import re
 from contextlib import suppress
 
 import numpy as np
@@ -5,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.store.chunks import CHUNK_MS, Stretch, chunk_start, join, pack, split, unpack
+from detector.store.chunks import (
+    CHUNK_MS,
+    Stretch,
+    chunk_start,
+    join,
+    pack,
+    split,
+    unpack,
+    unpack_many,
+)
 from detector.store.entries import FULL, NO_DATA, gpu_codes, gpu_values, pack_gpus
 
 START = 1_700_000_100_000
@@ -87,6 +97,30 @@ def test_a_broken_blob_is_a_value_error_or_a_chunk_in_good_order(
         read = unpack(bytes(blob[: data.draw(st.integers(0, len(blob)))]), START)
         assert (np.diff(read.times_ms) > 0).all()
         assert ((read.times_ms >= START) & (read.times_ms < START + CHUNK_MS)).all()
+
+
+@given(st.lists(st.tuples(stretches(), st.integers(0, 3), st.booleans()), max_size=5))
+def test_many_chunks_read_as_each_alone(items: list[tuple[Stretch, int, bool]]) -> None:
+    starts = [START + at * CHUNK_MS for at, _ in enumerate(items)]
+    blobs = []
+    for stretch, copies, whole in items:
+        # Neighbours of one layout are read together, so there must be some.
+        kept = items[0][0] if copies else stretch
+        blobs.append(pack(kept, START)[: None if whole else 20])
+    many = unpack_many(blobs, starts)
+    for at, (blob, start) in enumerate(zip(blobs, starts, strict=True)):
+        rows = many.blob == at
+        if at in many.broken:
+            with pytest.raises(ValueError, match=re.escape(many.broken[at])):
+                unpack(blob, start)
+            assert not rows.any()
+            continue
+        alone = unpack(blob, start, gpus=False)
+        assert many.times_ms[rows].tolist() == alone.times_ms.tolist()
+        for name, values in many.fields.items():
+            lacking = np.full(alone.times_ms.size, np.nan)
+            expected = alone.fields.get(name, lacking)
+            assert np.array_equal(values[rows], expected, equal_nan=True)
 
 
 def test_five_minutes_of_ten_gpus_take_2_bytes_a_gpu_sample_and_4_a_mean() -> None:

@@ -1,0 +1,56 @@
+"""Entries of many jobs side by side, and how they become a batch."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from detector.series import Batch, FloatArray, IntArray, Reject
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Part(NamedTuple):
+    """Entries of some jobs: shape ``(m,)`` each; ``number`` is the job's in this call."""
+
+    number: IntArray
+    times_ms: IntArray
+    fields: dict[str, FloatArray]
+
+
+def only(part: Part, kept: BoolArray) -> Part:
+    """Return the rows that are kept."""
+    fields = {name: values[kept] for name, values in part.fields.items()}
+    return Part(part.number[kept], part.times_ms[kept], fields)
+
+
+def assembled(
+    jobs: Sequence[str], parts: Sequence[Part], *, rejects: tuple[Reject, ...], more: bool
+) -> Batch:
+    """Return the parts as one batch, each job's entries together."""
+    number = np.concatenate([np.empty(0, np.int64), *(part.number for part in parts)])
+    times = np.concatenate([np.empty(0, np.int64), *(part.times_ms for part in parts)])
+    names = dict.fromkeys(["ofu", *(name for part in parts for name in part.fields)])
+    fields = {}
+    for name in names:
+        column = np.full(number.size, np.nan)
+        at = 0
+        for part in parts:
+            if name in part.fields:
+                column[at : at + part.number.size] = part.fields[name]
+            at += part.number.size
+        fields[name] = column
+    if (np.diff(number) < 0).any():
+        order = np.argsort(number, kind="stable")
+        number, times = number[order], times[order]
+        fields = {name: column[order] for name, column in fields.items()}
+    heads = np.diff(number, prepend=-1) != 0
+    return Batch(
+        jobs=tuple(jobs[at] for at in number[heads].tolist()),
+        job=np.cumsum(heads) - 1,
+        times_ms=times,
+        fields=fields,
+        rejects=rejects,
+        more=more,
+    )
