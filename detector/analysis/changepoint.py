@@ -58,7 +58,8 @@ def locate(values: FloatArray, *, least: int = 1) -> ChangePoint | None:
     explained[(place < least) | (place > n - least)] = -1.0
     best = int(explained.argmax())
     rss = max(total - float(explained[best]), 0.0)
-    if total <= 0:
+    # What rounding leaves of a constant.
+    if total <= n * (1e-12 * float(abs(values).max())) ** 2:
         return ChangePoint(index=best + 1, low=1, high=n - 1, gain=0.0)
     ratio = n * (explained[best] - explained) / max(rss, 1e-12 * total)
     residual = values - np.where(
