@@ -3,7 +3,9 @@
 In the tables a time is in seconds; ``"400 resolved: recovered"`` is a transition at 400 s.
 """
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -62,6 +64,11 @@ def back(at_s: int, *, since_s: int | None = None, metric: str = "ofu") -> Recov
     return Recovered(time_ms=at_s * 1000, since_ms=since_ms, metric=metric)
 
 
+def replace_finding(happening: Found, **changes: Any) -> Found:
+    finding = dataclasses.replace(happening.finding, **changes)
+    return dataclasses.replace(happening, finding=finding)
+
+
 def ended(at_s: int, reason: ResolveReason = "job_ended") -> Ended:
     return Ended(time_ms=at_s * 1000, reason=reason)
 
@@ -74,69 +81,100 @@ def acted(at_s: int, incident: Incident, verb: str, reason: str = "") -> Acted:
     return Acted(time_ms=time_ms, action=action)
 
 
-@pytest.mark.parametrize(
-    ("happenings", "want"),
-    [
-        ([found(60)], ["60 opened"]),
-        ([found(60, hold_s=120)], ["180 opened"]),
-        ([found(60, hold_s=120), back(170)], []),
-        ([found(60, hold_s=120), back(181)], ["180 opened", "301 resolved: recovered"]),
-        ([found(60), back(300)], ["60 opened", "420 resolved: recovered"]),
-        ([found(60), back(300, since_s=280)], ["60 opened", "400 resolved: recovered"]),
-        ([found(60), back(500, since_s=280)], ["60 opened", "500 resolved: recovered"]),
-        ([found(60, keep_open_s=10), back(300)], ["60 opened", "310 resolved: recovered"]),
-        ([found(60, keep_open_s=0), back(300)], ["60 opened", "300 resolved: recovered"]),
-        ([found(60), back(950)], ["60 opened"]),
-        ([found(60), back(300), ended(310)], ["60 opened", "310 resolved: job_ended"]),
-        (
-            [found(60), ended(200, "telemetry_lost")],
-            ["60 opened", "200 resolved: telemetry_lost"],
-        ),
-        ([found(60, hold_s=120), ended(100)], []),
-        (
-            [found(60), back(300), found(400, onset_s=390), back(600)],
-            ["60 opened", "400 updated", "720 resolved: recovered"],
-        ),
-        (
-            [found(60), back(300), found(421, onset_s=415)],
-            ["60 opened", "420 resolved: recovered", "421 opened"],
-        ),
-        ([found(60), found(300)], ["60 opened", "300 resolved: superseded", "300 opened"]),
-        (
-            [found(60), found(300, hold_s=500)],
-            ["60 opened", "300 resolved: superseded", "300 opened"],
-        ),
-        ([found(60, hold_s=100), found(100, hold_s=100)], ["200 opened"]),
-        (
-            [found(60), back(300), found(400, onset_s=390, kind="hang")],
-            ["60 opened", "400 resolved: superseded", "400 opened"],
-        ),
-        (
-            [found(60), back(300), found(400, onset_s=390, direction="up")],
-            ["60 opened", "400 resolved: superseded", "400 opened"],
-        ),
-        ([found(60), found(90, metric="gpus", family="capacity")], ["60 opened", "90 opened"]),
-        ([found(60), found(90, metric="tokens", evidence={})], ["60 opened"]),
-        (
-            [found(60), found(90, metric="tokens", evidence={"sm": 0.5})],
-            ["60 opened", "90 updated"],
-        ),
-        (
-            [found(60), found(90, metric="tokens", severity="critical")],
-            ["60 opened", "90 escalated"],
-        ),
-        (
-            [found(60), back(300), found(400, onset_s=390, severity="critical")],
-            ["60 opened", "400 escalated"],
-        ),
-        (
-            [found(60, hold_s=60), found(90, metric="tokens", severity="critical")],
-            ["120 opened"],
-        ),
-    ],
-)
+TIMELINES: list[tuple[list[Happening], list[str]]] = [
+    ([found(60)], ["60 opened"]),
+    ([found(60, hold_s=120)], ["180 opened"]),
+    ([found(60, hold_s=120), back(170)], []),
+    ([found(60, hold_s=120), back(181)], ["180 opened", "301 resolved: recovered"]),
+    ([found(60), back(300)], ["60 opened", "420 resolved: recovered"]),
+    ([found(60), back(300, since_s=280)], ["60 opened", "400 resolved: recovered"]),
+    ([found(60), back(500, since_s=280)], ["60 opened", "500 resolved: recovered"]),
+    ([found(60, keep_open_s=10), back(300)], ["60 opened", "310 resolved: recovered"]),
+    ([found(60, keep_open_s=0), back(300)], ["60 opened", "300 resolved: recovered"]),
+    ([found(60), back(950)], ["60 opened"]),
+    ([found(60), back(300), ended(310)], ["60 opened", "310 resolved: job_ended"]),
+    (
+        [found(60), ended(200, "telemetry_lost")],
+        ["60 opened", "200 resolved: telemetry_lost"],
+    ),
+    ([found(60, hold_s=120), ended(100)], []),
+    (
+        [found(60), back(300), found(400, onset_s=390), back(600)],
+        ["60 opened", "400 updated", "720 resolved: recovered"],
+    ),
+    (
+        [found(60), back(300), found(421, onset_s=415)],
+        ["60 opened", "420 resolved: recovered", "421 opened"],
+    ),
+    ([found(60), found(300)], ["60 opened", "300 resolved: superseded", "300 opened"]),
+    (
+        [found(60), found(300, hold_s=500)],
+        ["60 opened", "300 resolved: superseded", "300 opened"],
+    ),
+    ([found(60, hold_s=100), found(100, hold_s=100)], ["200 opened"]),
+    (
+        [found(60), back(300), found(400, onset_s=390, kind="hang")],
+        ["60 opened", "400 resolved: superseded", "400 opened"],
+    ),
+    (
+        [found(60), back(300), found(400, onset_s=390, direction="up")],
+        ["60 opened", "400 resolved: superseded", "400 opened"],
+    ),
+    ([found(60), found(90, metric="gpus", family="capacity")], ["60 opened", "90 opened"]),
+    ([found(60), found(90, metric="tokens", evidence={})], ["60 opened"]),
+    (
+        [found(60), found(90, metric="tokens", evidence={"sm": 0.5})],
+        ["60 opened", "90 updated"],
+    ),
+    (
+        [found(60), found(90, metric="tokens", severity="critical")],
+        ["60 opened", "90 escalated"],
+    ),
+    (
+        [found(60), back(300), found(400, onset_s=390, severity="critical")],
+        ["60 opened", "400 escalated"],
+    ),
+    (
+        [found(60, hold_s=60), found(90, metric="tokens", severity="critical")],
+        ["120 opened"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("happenings", "want"), TIMELINES)
 def test_what_happens_is_told_at_its_time(happenings: list[Happening], want: list[str]) -> None:
     assert told(live(*happenings)) == want
+
+
+@pytest.mark.parametrize("happenings", [happenings for happenings, _ in TIMELINES])
+def test_a_timeline_read_again_later_is_old_news(happenings: list[Happening]) -> None:
+    data = [one for one in happenings if not isinstance(one, Ended)]
+    first = live(*data, until_s=2_000)
+    again = live(*data, until_s=2_000, incidents=first.incidents)
+    assert (again.changed, again.transitions) == ((), ())
+
+
+def test_two_metrics_found_at_one_moment_are_one_incident_and_old_news_later() -> None:
+    both = (found(60), found(60, onset_s=5, metric="tokens"))
+    over = (back(300), back(300, metric="tokens"))
+    first = live(*both, *over)
+    assert told(first)[0] == "60 opened"
+    assert told(first)[-1] == "420 resolved: recovered"
+    assert len(first.incidents) == 1
+    assert live(*both, *over, incidents=first.incidents).changed == ()
+
+
+def test_a_hold_falls_due_with_the_very_sample_of_its_time() -> None:
+    assert told(live(found(60, hold_s=60), until_s=119)) == []
+    assert told(live(found(60, hold_s=60), until_s=120)) == ["120 opened"]
+    assert told(live(found(60, hold_s=60), back(120), until_s=120)) == ["120 opened"]
+
+
+def test_nothing_was_over_before_it_began() -> None:
+    (incident,) = live(found(60, onset_s=50), back(300, since_s=40)).incidents
+    assert incident.resolved_ms == 50_000
+    first, _ = live(found(60, onset_s=50), found(300, onset_s=40)).incidents
+    assert first.resolved_ms == 50_000
 
 
 def test_an_opened_incident_says_what_was_found() -> None:
@@ -154,6 +192,15 @@ def test_an_opened_incident_says_what_was_found() -> None:
     assert (incident.gpus_total, incident.hosts_total) == (64, 2)
     assert incident.ruled_out[0].rule == "hang"
     assert incident.revision == 1
+
+
+def test_a_job_s_size_is_its_roster_s_where_no_gpu_reports_by_itself() -> None:
+    happening = found(60)
+    bare = replace_finding(happening, gpus_total=None)
+    roster = tuple(Gpu(uuid=f"{k}") for k in range(16))
+    (incident,) = live(bare, job=replace(JOB, roster=roster)).incidents
+    assert (incident.gpus_total, incident.hosts_total) == (16, None)
+    assert live(bare).incidents[0].gpus_total is None
 
 
 def test_a_roster_of_thousands_is_not_carried_by_its_incident() -> None:
@@ -197,6 +244,27 @@ def test_a_flap_keeps_identity_and_onset_and_takes_the_new_level() -> None:
     assert (incident.flap_count, incident.onset_ms) == (1, 0)
     assert incident.after.value == 0.2
     assert incident.relative_change == pytest.approx(-0.5)
+
+
+def test_a_flap_in_another_metric_leaves_the_level_of_the_first() -> None:
+    again = found(400, onset_s=390, metric="tokens", after=0.2)
+    (incident,) = live(found(60), back(300), again).incidents
+    assert (incident.flap_count, incident.after.value) == (1, 0.3)
+
+
+@pytest.mark.parametrize(("onset_s", "one"), [(60, True), (65, True), (66, False)])
+def test_what_may_have_begun_before_the_first_was_detected_began_with_it(
+    onset_s: int, one: bool
+) -> None:
+    # The onset's interval reaches 5 s to each side, and the first was detected at 60 s.
+    later = found(600, onset_s=onset_s, metric="tokens", kind="hang")
+    assert (len(live(found(60), later).incidents) == 1) is one
+
+
+def test_what_may_have_begun_with_the_first_began_with_it() -> None:
+    # The first is detected at once, while its onset may be as late as 65 s.
+    later = found(600, onset_s=70, metric="tokens", kind="hang")
+    assert len(live(found(60, onset_s=60), later).incidents) == 1
 
 
 def test_a_trouble_that_shows_in_two_metrics_is_over_when_both_are_back() -> None:

@@ -479,6 +479,14 @@ def test_a_follow_up_that_was_overtaken_is_made_once(outbox: MemoryOutbox) -> No
     assert chat.heard == ["resolved", "chart"]
 
 
+def test_a_follow_up_that_waits_already_is_not_queued_twice(outbox: MemoryOutbox) -> None:
+    outbox.owe(notice())
+    outbox.owe(chart())
+    chat = Scripted(Sent(follow_ups=("chart",)))
+    dispatcher(outbox, chat).run_once(0)
+    assert chat.heard == ["opened", "chart"]
+
+
 def test_a_follow_up_asks_for_no_follow_ups(outbox: MemoryOutbox) -> None:
     outbox.owe(chart())
     chat = Scripted(Sent(follow_ups=("chart",)))
@@ -534,6 +542,24 @@ def test_an_outcome_that_the_store_was_not_told_is_told_later_and_sent_once(
     machine.run_once(HOUR)
     assert len(chat.attempts) == 1
     assert outbox.lanes["chat|inc_a"].receipt == "r"
+
+
+def test_an_outcome_that_can_never_be_told_holds_up_nothing(outbox: MemoryOutbox) -> None:
+    told: list[int] = []
+
+    def refuse(claim: Claim, *, count: int, reason: str, now_ms: int) -> bool:
+        told.append(now_ms)
+        raise ValueError
+
+    outbox.bury = refuse  # type: ignore[method-assign]
+    outbox.owe(notice(which="a"))
+    outbox.owe(notice(which="b"), now_ms=1)
+    chat = Scripted(Refused(reason="no"))
+    machine = dispatcher(outbox, chat, lease=Duration(MINUTE))
+    assert results(machine.run_once(1)) == ["unsettled", "sent"]
+    for k in range(1, 10):
+        machine.run_once(1 + k * 20 * SECOND)
+    assert len(told) == 4  # with its claim's end telling it has no use
 
 
 def test_a_lane_that_passed_to_another_dispatcher_is_reported_as_lost(
