@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from detector.store.settings import InboxSettings
 
 NOW = 1_764_000_000_000
 KEYS = Keys()
+SEQUENCE = count(1)  # Redis 6.2 has no id <ms>-*
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def inbox(redis_client: redis.Redis, history: History) -> Inbox:
 
 
 def post(client: redis.Redis, entry_ms: int | str = "*", **fields: bytes | str | float) -> None:
-    entry = f"{entry_ms}-*" if isinstance(entry_ms, int) else entry_ms
+    entry = f"{entry_ms}-{next(SEQUENCE)}" if isinstance(entry_ms, int) else entry_ms
     client.xadd(KEYS.inbox, {name: value for name, value in fields.items()}, id=entry)
 
 
