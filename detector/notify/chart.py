@@ -120,7 +120,7 @@ def draw(
                 if metric == "ofu":
                     _gpus(axes, incident, window, columns=width)
                 _span(axes, incident, window)
-                if incident.metric in shown:
+                if _has_levels(incident, shown):
                     _levels(axes, incident, window, since_ms=None if band else since_ms)
                 since_ms = incident.resolved_ms or incident.onset_ms
             _context(axes, window, excluded=excluded)
@@ -128,7 +128,7 @@ def draw(
         else:
             _nothing(axes, window)
         _frame(axes, window, metric=metric, empty=not shown)
-        if incidents and incidents[-1].metric in shown:
+        if incidents and _has_levels(incidents[-1], shown):
             _level_notes(axes, incidents[-1])
         out = io.BytesIO()
         # No date in the file: the same incident gives the same bytes.
@@ -206,6 +206,12 @@ def _levels(axes: "Axes", incident: Incident, window: Window, *, since_ms: int |
     axes.fill_between(
         [onset, end], was.value, now.value, color=_FALL, alpha=0.08, lw=0, zorder=0
     )
+
+
+def _has_levels(incident: Incident, shown: Sequence[str]) -> bool:
+    """Whether its levels are known, and of a metric that is on the picture."""
+    known = np.isfinite([incident.before.value, incident.after.value]).all()
+    return bool(known) and incident.metric in shown
 
 
 def _within(incident: Incident, window: Window) -> tuple[int, int]:

@@ -224,7 +224,7 @@ def _headline(incident: Incident) -> str:
 
 def _summary(incident: Incident, transition_type: TransitionType) -> str:
     """The sentence that explains, after what the transition was where that needs saying."""
-    why = incident.summary or f"Looks like {words(incident.kind)}."
+    why = plain(incident.summary, 1_500) or f"Looks like {words(incident.kind)}."
     if incident.state is State.RESOLVED:
         return f"{ENDINGS[incident.resolve_reason or 'recovered'][1]} It was: {why}"
     if transition_type == "escalated":

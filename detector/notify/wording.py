@@ -3,6 +3,7 @@
 Whatever comes from outside (a job's name, an owner, a rule's text) passes :func:`plain` here.
 """
 
+import math
 import unicodedata
 from collections.abc import Sequence
 
@@ -66,6 +67,8 @@ def action_words(action: str) -> str:
 
 def value_text(value: float, metric: str) -> str:
     """Return one value with its unit: shares in percent, ratios of ratios as a factor."""
+    if not math.isfinite(value):
+        return "unknown"
     entry = METRICS.get(metric)
     if entry is None or metric == "mfu_ratio":
         return f"{value:.2f}" + ("×" if metric == "mfu_ratio" else "")
@@ -93,8 +96,12 @@ def span_text(length_ms: int) -> str:
 
 
 def relative_text(incident: Incident) -> str:
-    """Return the change with its sign: ``−19.7 %``."""
+    """Return the change with its sign (``−19.7 %``), or that there is none any more."""
     change = 100 * incident.relative_change
+    if not math.isfinite(change):
+        return "from nothing"
+    if abs(change) < 0.05:
+        return "frozen" if incident.cause == "frozen" else "±0 %"
     sign = "−" if change < 0 else "+"
     return f"{sign}{abs(change):.{0 if abs(change) >= 99.95 else 1}f} %"
 
@@ -103,6 +110,8 @@ def levels_text(incident: Incident) -> str:
     """Return the level before and after, and the change between them."""
     before = value_text(incident.before.value, incident.metric)
     after = value_text(incident.after.value, incident.metric)
+    if relative_text(incident) == "frozen":
+        return f"stuck at {after}"
     return f"{before} → {after} ({relative_text(incident)})"
 
 
@@ -167,7 +176,9 @@ def wasted_gpu_hours(incident: Incident, *, until_ms: int) -> tuple[float, float
     lossy = incident.direction == "down" and incident.family in ("performance", "capacity")
     if not gpus or not lossy or incident.severity == "info":
         return None
-    per_hour = gpus * min(1.0, max(0.0, -incident.relative_change))
+    per_hour = gpus * min(1.0, -incident.relative_change)
+    if not per_hour > 0:  # nor NaN
+        return None
     end_ms = incident.resolved_ms if incident.resolved_ms is not None else until_ms
     return per_hour * max(0, end_ms - incident.onset_ms) / _HOUR_MS, per_hour
 

@@ -149,6 +149,28 @@ def test_a_metric_no_history_holds_is_shown_by_what_it_is_derived_from() -> None
     assert len(columns_with(png, BLUE)) > 500
 
 
+def test_an_incident_of_unknown_levels_is_drawn_without_them() -> None:
+    unknown = Estimate(value=np.nan, low=np.nan, high=np.nan)
+    odd = incident(before=unknown, after=unknown, relative_change=np.nan)
+    assert draw(window(fallen()), incidents=[odd], size=SMALL)
+
+
+def test_the_level_before_a_second_incident_begins_after_the_first() -> None:
+    first = resolved(
+        onset_ms=ONSET_MS - 80 * MINUTE_MS, resolved_ms=ONSET_MS - 50 * MINUTE_MS
+    ).incident
+    lower = Estimate(value=0.2, low=0.199, high=0.201)
+    second = incident(before=lower)
+    both = imread(io.BytesIO(draw(window(fallen()), incidents=[first, second])))
+    alone = imread(io.BytesIO(draw(window(fallen()), incidents=[second])))
+    # Green beneath the curve, in the left fifth of the plot and the lower half of the picture.
+    assert [_greenish(png[250:430, 100:300]) for png in (both, alone)] == [False, True]
+
+
+def _greenish(pixels: FloatArray) -> bool:
+    return bool((pixels[:, :, 1] - pixels[:, :, 0] > 0.15).any())
+
+
 def test_a_standstill_is_drawn_down_to_zero() -> None:
     values = fallen()
     values[200:] = 0.0
@@ -172,6 +194,7 @@ def test_a_hostile_name_draws_without_a_warning(name: str) -> None:
     assert draw(shown, incidents=[hurt], title=name, size=SMALL)
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_thinning_keeps_the_extremes_the_order_and_the_bound(data: st.DataObject) -> None:
     length = data.draw(st.integers(1, 3_000))

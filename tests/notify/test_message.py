@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from slack_sdk.models.blocks import Block
 
@@ -20,7 +20,15 @@ from detector.notify.message import (
     thread_line,
 )
 from detector.notify.wording import plain, span_text, value_text, wasted_gpu_hours
-from tests.notify.incidents import MINUTE_MS, ONSET_MS, incident, opened, resolved, step
+from tests.notify.incidents import (
+    MINUTE_MS,
+    ONSET_MS,
+    STRAGGLER,
+    incident,
+    opened,
+    resolved,
+    step,
+)
 
 # Names as users and attackers write them: mark-up, control and format characters, lone
 # surrogates, and far more of it than anybody reads.
@@ -66,6 +74,7 @@ def texts(blocks: list[dict[str, Any]], kind: str) -> list[str]:
     return found
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_no_name_however_hostile_breaks_slacks_limits_or_its_mark_up(
     data: st.DataObject,
@@ -114,6 +123,7 @@ def test_no_name_however_hostile_breaks_slacks_limits_or_its_mark_up(
     assert told(blocks).encode()
 
 
+@settings(deadline=None)
 @given(name=hostile, summary=hostile)
 def test_a_terminal_gets_no_control_characters_and_few_lines(name: str, summary: str) -> None:
     lines = terminal_line(opened(job=Job(id=name, name=summary), summary=summary)).split("\n")
@@ -123,6 +133,7 @@ def test_a_terminal_gets_no_control_characters_and_few_lines(name: str, summary:
         assert not any(unicodedata.category(character)[0] == "C" for character in line)
 
 
+@settings(deadline=None)
 @given(text=hostile, limit=st.integers(1, 200))
 def test_a_cleaned_text_is_bounded_and_cleaning_it_again_changes_nothing(
     text: str, limit: int
@@ -243,6 +254,7 @@ def test_the_job_waits_for_its_slowest_gpu_so_all_its_gpus_are_wasted() -> None:
         {"family": "telemetry"},
         {"family": "accounting"},
         {"direction": "up"},
+        {"relative_change": 0.0},
         {"gpus_total": None, "job": Job(id="1")},
     ],
 )
@@ -255,6 +267,14 @@ def test_no_waste_is_claimed_where_nothing_is_lost_or_the_size_is_unknown(
 def test_a_job_that_stands_still_is_told_as_a_loss_of_everything() -> None:
     hung = incident(relative_change=-1.0, after=Estimate(value=0.0, low=0.0, high=0.0))
     assert "41.2 % → 0.0 % (−100 %)" in slack_text(hung, "opened", now_ms=ONSET_MS)
+
+
+def test_a_frozen_value_is_told_as_stuck_and_not_as_a_change_of_nothing() -> None:
+    stuck = incident(cause="frozen", relative_change=0.0, after=STRAGGLER.before)
+    said = slack_text(stuck, "opened", now_ms=ONSET_MS)
+    assert "OFU frozen · straggler" in said
+    assert "stuck at 41.2 %" in said
+    assert "±0" not in said
 
 
 def test_values_carry_their_unit() -> None:
