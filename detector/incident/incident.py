@@ -74,7 +74,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     away
         Metrics that are off their baseline now: it is over when the last one is back.
     news_ms
-        Sample time of the last finding or recovery that was folded in; nothing older is news.
+        Sample time of the last finding that was folded in; nothing older is news.
     quiet
         Its opening was too old to tell when it was first seen, so nobody was told.
     """

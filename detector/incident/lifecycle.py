@@ -326,7 +326,7 @@ class _Life:
         if back.time_ms <= self._news.get(incident.id, back.time_ms - 1):
             return
         away = tuple(metric for metric in incident.away if metric != back.metric)
-        incident = replace(incident, away=away, news_ms=back.time_ms)
+        incident = replace(incident, away=away)
         since_ms = max(back.since_ms, incident.onset_ms)
         if away:
             self._record(incident)
