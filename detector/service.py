@@ -3,7 +3,7 @@
 Four things go on side by side: the tick reads and judges, the dispatcher delivers, the lease
 is renewed, and the main thread minds the embedded server. They share nothing but Redis. When
 Redis is away each of them says so once and tries again; the fleet's state in memory stays as
-it was.
+it was. Each is a public step of :class:`Service`, so that tests take them one by one.
 """
 
 import os
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import assert_never
 
 from apscheduler.events import (
@@ -27,7 +28,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from detector import log
 from detector.analysis.judge import Content
-from detector.config import Config, secret
+from detector.config import Config, ReceiverSettings, secret
 from detector.incident.incident import Transition
 from detector.incident.ledger import SHARDS, Action, Commit, Saved
 from detector.incident.route import Destination
@@ -37,7 +38,7 @@ from detector.notify.receiver import Histories, Receiver
 from detector.notify.slack import SlackSettings
 from detector.notify.webhook import Webhook, WebhookSettings
 from detector.state import FleetState, restore
-from detector.store.connection import Store, open_store
+from detector.store.connection import Store, inspect, open_store, problems
 from detector.store.history import History
 from detector.store.inbox import Inbox
 from detector.store.keys import Keys
@@ -45,12 +46,16 @@ from detector.store.lease import Held, Lease
 from detector.store.ledger import Ledger
 from detector.store.outbox import Outbox
 from detector.store.timeseries import TimeSeries
+from detector.tables import ContentErrors, Problem
 from detector.tick import Report, Settings, run
 
 _DELIVER_EVERY_S = 1.0  # chosen: an alert waits at most this long once it is committed
-_RENEW_EVERY_S = 5.0  # a third of the lease's 15 s: two renewals may fail
 _SWEEP_EVERY_S = 3600.0  # what is swept is 30 days old
 _MIND_EVERY_S = 0.5  # how soon a dead embedded server is noticed
+_REVIVE_EVERY_S = 5.0  # chosen: a full disk is not mended sooner, and each try is a process
+# How long the lead outlasts its holder, see store.lease; renewed in a third of it, so that two
+# renewals may fail.
+_LEASE_MS = 15_000
 
 
 class LeaseLostError(OSError):
@@ -94,7 +99,7 @@ class _Leading:
     fences: Mapping[int, int]
     state: FleetState
     passes: int = 0
-    said: set[tuple[str, str]] = field(default_factory=set)
+    teller: log.Teller = field(default_factory=log.Teller)
 
 
 class Service:
@@ -106,6 +111,15 @@ class Service:
         Told of every transition after it was committed, for a terminal.
     clock
         Wall time, ms.
+    lease_ms
+        How long the lead outlasts a process that died with it.
+
+    Raises
+    ------
+    StoreError
+        When the store cannot be used.
+    ContentErrors
+        When a receiver's secret cannot be read, or is none.
     """
 
     def __init__(
@@ -115,17 +129,25 @@ class Service:
         *,
         announce: Callable[[Transition], None] = lambda _: None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        lease_ms: int = _LEASE_MS,
     ) -> None:
         self._config, self._content = config, content
-        self._announce, self._clock = announce, clock
+        self._announce, self._clock, self._lease_ms = announce, clock, lease_ms
         self._log = log.get()
         self._stopping = threading.Event()
+        self._passing, self._renewing = threading.Lock(), threading.Lock()
         self._trouble: dict[str, str] = {}
+        self._unfit: frozenset[str] = frozenset()
+        self._late = False
         self._held: Held | None = None
         self._leading: _Leading | None = None
         self.counters = Counters()
         self.store = open_store(config.redis)
-        self._build(self.store)
+        try:
+            self._build(self.store)
+        except BaseException:
+            self.store.close()
+            raise
 
     def _build(self, store: Store) -> None:
         config, client = self._config, store.client
@@ -135,7 +157,7 @@ class Service:
         self._timeseries = TimeSeries(client, keys, self._history)
         self._ledger = Ledger(client, keys)
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._lease = Lease(client, keys, owner)
+        self._lease = Lease(client, keys, owner, ttl_ms=self._lease_ms)
         # The dispatcher's thread draws charts: it has a reader of its own.
         reader = History(client, keys, config.history)
         self._dispatcher = Dispatcher(
@@ -153,15 +175,21 @@ class Service:
     def run(self) -> None:
         """Watch until :meth:`stop`, then put everything down in order."""
         self._log.info("service_started", store=self.store.chosen, pid=os.getpid())
-        self._renew()
+        self._look_at_store()
+        self.renew()
         scheduler = self._scheduler()
         scheduler.start()
         try:
             while not self._stopping.wait(_MIND_EVERY_S):
                 self._mind_server()
         finally:
+            self._stopping.set()
+            scheduler.pause()
+            # A standby need not wait for a delivery that is under way.
+            self.save()
             scheduler.shutdown(wait=True)
-            self._put_down()
+            self.close()
+            self._log.info("service_stopped", ticks=self.counters.ticks)
 
     def stop(self) -> None:
         """Ask :meth:`run` to end after the pass that is going on."""
@@ -179,8 +207,8 @@ class Service:
         for name, work, every_s in (
             ("tick", self.tick, self._config.tick.interval / 1000),
             ("deliver", self.deliver, _DELIVER_EVERY_S),
-            ("renew", self._renew, _RENEW_EVERY_S),
-            ("sweep", self._sweep, _SWEEP_EVERY_S),
+            ("renew", self.renew, self._lease_ms / 3000),
+            ("sweep", self.sweep, _SWEEP_EVERY_S),
         ):
             scheduler.add_job(
                 work,
@@ -196,15 +224,18 @@ class Service:
 
     def tick(self) -> None:
         """Judge all that is new, as often as there is more to read, if this process leads."""
+        self._late = False
         try:
-            leading = self._lead()
-            while leading is not None and not self._stopping.is_set():
-                if not self._pass(leading):
-                    break
+            with self._passing:
+                more = True
+                while more and not self._stopping.is_set():
+                    # Looked up for each pass: a long catch-up may lose the lead on its way.
+                    leading = self._lead()
+                    more = leading is not None and self._pass(leading)
             self._well("tick")
-        except LeaseLostError:
-            self._log.warning("lead_lost", action="standing by")
-            self._leading = None
+        except LeaseLostError as lost:
+            self._log.warning("lead_lost", reason=str(lost), action="standing by")
+            self._leading = self._held = None
         except OSError as error:
             self._ill("tick", error)
 
@@ -221,7 +252,7 @@ class Service:
             self._log.info("lead_taken", jobs=len(state.cursors), live_incidents=live)
         return self._leading
 
-    def _pass(self, leading: _Leading) -> bool:
+    def _pass(self, leading: _Leading, *, save: bool = False) -> bool:
         """Make one pass; return whether there is more to read."""
         now_ms = self._clock()
         self._inbox.drain(now_ms)
@@ -233,10 +264,10 @@ class Service:
             content=self._content,
             settings=self._settings,
             now_ms=now_ms,
-            checkpoint=self._checkpoint(leading.passes),
+            checkpoint=range(SHARDS) if save else self._checkpoint(leading.passes),
         )
         leading.passes += 1
-        self._tell(report, leading)
+        self._tell(report, leading.teller)
         self._history.set_aside(report.rejects)
         self._history.roll_some(now_ms)
         self.counters.ticks += 1
@@ -249,62 +280,31 @@ class Service:
         every = max(1, self._config.tick.checkpoint // self._config.tick.interval)
         return range(passes % every, SHARDS, every)
 
-    def _tell(self, report: Report, leading: _Leading) -> None:
-        """Put what a pass did into the log; what repeats is said once."""
-        for reject in report.rejects:
-            if (reject.job, reject.reason) not in leading.said:
-                leading.said.add((reject.job, reject.reason))
-                self._log.warning(
-                    "set_aside",
-                    job=reject.job,
-                    reason=reject.reason,
-                    entry=reject.entry,
-                    detail=reject.detail,
-                )
-        for job, candidate, outcome in report.rejected:
-            self._log.debug(
-                "candidate_rejected", job=job, cause=candidate.cause, reason=outcome.reason
-            )
-        for job, metric, shift in report.shifts:
-            self._log.info(
-                "rise_followed", job=job, metric=metric, before=shift.before, after=shift.after
-            )
+    def _tell(self, report: Report, teller: log.Teller) -> None:
+        """Put what a pass did into the log, and its transitions before who listens."""
+        teller.tell(self._log, report)
         for transition in report.transitions:
-            incident = transition.incident
             self.counters.incidents_opened += transition.type == "opened"
-            self._log.info(
-                f"incident_{transition.type}",
-                incident=incident.id,
-                job=incident.job.id,
-                kind=incident.kind,
-                rule=incident.rule,
-                severity=incident.severity,
-                change=round(incident.relative_change, 4),
-                reason=incident.resolve_reason,
-            )
             self._announce(transition)
-        for transition, receiver, reason in report.withheld:
-            self._log.debug(
-                "notice_withheld",
-                incident=transition.incident.id,
-                receiver=receiver,
-                reason=reason,
-            )
 
     def deliver(self) -> None:
         """Send what is due; any process may, since a lane is claimed by one at a time."""
         try:
-            self._dispatcher.run_once(self._clock())
+            self._dispatcher.run_once(self._clock(), stop=self._stopping.is_set)
             self._well("deliver")
         except OSError as error:
             self._ill("deliver", error)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Renew the lease; who lacks shard 0 does not lead and gives back the rest."""
         try:
-            held = self._lease.acquire_or_renew(self._clock())
+            with self._renewing:
+                if self._stopping.is_set():
+                    return  # a lease that was given back must not be taken again
+                held = self._lease.acquire_or_renew(self._clock())
+                if 0 not in held.shards:
+                    self._lease.release()
             if 0 not in held.shards:
-                self._lease.release()
                 if self._held is None or self._held.shards:
                     self._log.info("standing_by", leader=next(iter(self._lease.owners()), ""))
                 held = Held(fence={}, until_ms=held.until_ms)
@@ -313,62 +313,85 @@ class Service:
         except OSError as error:
             self._ill("renew", error)
 
-    def _sweep(self) -> None:
-        """Forget incidents and receipts of a month ago."""
+    def sweep(self) -> None:
+        """Forget incidents and receipts of a month ago; look at the server's health."""
         try:
             self._ledger.sweep(self._clock())
+            self._look_at_store()
+            self._well("sweep")
         except OSError as error:
             self._ill("sweep", error)
+
+    def _look_at_store(self) -> None:
+        """Say what makes the server unfit to be trusted with alerts, each thing once."""
+        try:
+            found = frozenset(problems(inspect(self.store.client)))
+        except OSError as error:
+            self._ill("look", error)
+            return
+        for problem in sorted(found - self._unfit):
+            self._log.warning("store_unfit", reason=problem)
+        self._unfit = found
 
     def _mind_server(self) -> None:
         """Start the embedded server again when it died; its data is on disk."""
         server = self.store.server
         if server is None or server.alive():
             return
-        self._log.error("embedded_server_died", action="starting it again")
+        if "server" not in self._trouble:
+            self._log.error("embedded_server_died", pid=server.pid, action="starting it again")
         try:
             self.store = self.store.revived()
+            self._log.info("embedded_server_started")
+            self._trouble.pop("server", None)
         except OSError as error:
-            self._ill("embedded", error)
+            self._ill("server", error)
+            self._stopping.wait(_REVIVE_EVERY_S)
 
-    def _put_down(self) -> None:
-        """Save the state, give back the lead, close the store."""
+    def save(self) -> None:
+        """Commit the fleet's state whole and give the lead back, after the pass under way."""
         try:
-            if self._leading is not None:
-                run(
-                    self._leading.state,
-                    histories=self._history,
-                    ledger=_Fenced(self._ledger, self._leading.fences),
-                    content=self._content,
-                    settings=self._settings,
-                    now_ms=self._clock(),
-                    checkpoint=range(SHARDS),
-                )
-            self._lease.release()
+            with self._passing:
+                if self._leading is not None:
+                    self._pass(self._leading, save=True)
+            with self._renewing:
+                self._stopping.set()
+                self._lease.release()
         except OSError as error:
+            # The next process reads the histories on from what was saved before.
             self._log.warning("state_not_saved", reason=str(error))
+
+    def close(self) -> None:
+        """Close the store; the embedded server ends with its data on disk."""
         self.store.close()
-        self._log.info("service_stopped", ticks=self.counters.ticks)
 
     def _ill(self, part: str, error: OSError) -> None:
         """Say what is wrong with the store, once for each part and reason."""
-        if self._trouble.get(part) != str(error):
-            self._trouble[part] = str(error)
+        if self._news(part, error):
             self._log.error(
                 "store_trouble", part=part, reason=str(error), action="trying again"
             )
 
     def _well(self, part: str) -> None:
         if self._trouble.pop(part, None) is not None:
-            self._log.info("store_back", part=part)
+            self._log.info("back_to_normal", part=part)
+
+    def _news(self, part: str, error: BaseException) -> bool:
+        """Whether this is not what the part's last try failed of."""
+        text = f"{type(error).__name__}: {error}"
+        known, self._trouble[part] = self._trouble.get(part), text
+        return known != text
 
     def _skipped(self, event: JobEvent) -> None:
         if event.job_id == "tick":
             self.counters.skipped_ticks += 1
-            self._log.warning("tick_skipped", total=self.counters.skipped_ticks)
+            if not self._late:  # one line for a long pass, however many it makes skip
+                self._late = True
+                self._log.warning("tick_skipped", total=self.counters.skipped_ticks)
 
     def _failed(self, event: JobEvent) -> None:
-        self._log.error("job_failed", job=event.job_id, exc_info=event.exception)
+        if self._news(event.job_id, event.exception):
+            self._log.error("job_failed", job=event.job_id, exc_info=event.exception)
 
 
 def receivers(config: Config, *, histories: Histories) -> tuple[Receiver, ...]:
@@ -377,32 +400,39 @@ def receivers(config: Config, *, histories: Histories) -> tuple[Receiver, ...]:
     Raises
     ------
     ContentErrors
-        When a secret cannot be read.
-    ValueError
-        When a secret is none.
+        With every secret that cannot be read or is none.
     """
     made: list[Receiver] = []
+    wrong: list[Problem] = []
     for settings in config.receivers:
-        match settings:
-            case SlackSettings():
-                made.append(
-                    slack.receiver(
-                        settings,
-                        secret=secret(settings),
-                        histories=histories,
-                        permalink_base=config.permalink_base,
-                    )
-                )
-            case WebhookSettings():
-                base = config.permalink_base or "urn:ofuwatch"
-                made.append(
-                    Webhook(
-                        settings,
-                        secret=secret(settings),
-                        source=f"{base}/clusters/{config.cluster}",
-                        permalink_base=config.permalink_base,
-                    )
-                )
-            case _:
-                assert_never(settings)
+        try:
+            made.append(_receiver(settings, config, histories))
+        except ContentErrors as errors:
+            wrong += errors.problems
+        except ValueError as error:
+            place = f"receiver {settings.name!r}"
+            wrong.append(Problem(file=Path("config.toml"), path=place, message=str(error)))
+    if wrong:
+        raise ContentErrors(wrong)
     return tuple(made)
+
+
+def _receiver(settings: ReceiverSettings, config: Config, histories: Histories) -> Receiver:
+    match settings:
+        case SlackSettings():
+            return slack.receiver(
+                settings,
+                secret=secret(settings),
+                histories=histories,
+                permalink_base=config.permalink_base,
+            )
+        case WebhookSettings():
+            base = config.permalink_base or "urn:ofuwatch"
+            return Webhook(
+                settings,
+                secret=secret(settings),
+                source=f"{base}/clusters/{config.cluster}",
+                permalink_base=config.permalink_base,
+            )
+        case _:
+            assert_never(settings)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from detector.cli import EXIT_PROBLEM, fail
 from detector.cli.opening import config_option, opened
 
 
@@ -19,6 +20,7 @@ def command() -> None:
 @click.option("--receiver", help="Only this receiver's.")
 def listing(config_file: Path | None, *, receiver: str | None) -> None:
     """List dead letters, with the reason each receiver gave."""
+    from detector.log import printable
     from detector.series import iso
     from detector.store.outbox import Outbox
 
@@ -26,11 +28,13 @@ def listing(config_file: Path | None, *, receiver: str | None) -> None:
         letters = Outbox(client, keys).dead_letters(receiver)
     for letter in letters:
         transition = letter.notice.transition
-        click.echo(
+        tries = "1 try" if letter.attempts == 1 else f"{letter.attempts} tries"
+        line = (
             f"{transition.event_id}  {iso(letter.time_ms)}  {letter.notice.receiver}  "
             f"{transition.type} {transition.incident.id} ({transition.incident.job.title}): "
-            f"{letter.reason}, {letter.attempts} attempts"
+            f"{letter.reason}, after {tries}"
         )
+        click.echo(printable(line))
     if not letters:
         click.echo("No dead letters.")
 
@@ -47,7 +51,7 @@ def replay(config_file: Path | None, *, receiver: str | None, events: Sequence[s
         count = Outbox(client, keys).replay_dead(
             receiver, ids=events or None, now_ms=time.time_ns() // 1_000_000
         )
-    click.echo(f"{count} queued again.")
+    _counted(count, "queued again", wanted=events)
 
 
 @command.command("drop")
@@ -60,4 +64,11 @@ def drop(config_file: Path | None, *, receiver: str | None, events: Sequence[str
 
     with opened(config_file) as (_, client, keys):
         count = Outbox(client, keys).drop_dead(receiver, ids=events)
-    click.echo(f"{count} dropped.")
+    _counted(count, "dropped", wanted=events)
+
+
+def _counted(count: int, what: str, *, wanted: Sequence[str]) -> None:
+    """Say how many there were; of events that were named, none at all is a mistake."""
+    if wanted and not count:
+        fail("no dead letter of these; `ofuwatch dlq list` lists them", code=EXIT_PROBLEM)
+    click.echo(f"{count} {what}.")

@@ -2,19 +2,30 @@
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from detector.cli.opening import config_option, opened
 
-_RECENT_MS = 3_600_000
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from detector.store.history import Rejected
 
 
 @click.command()
 @config_option
-@click.option("--limit", default=100, show_default=True, help="At most this many.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="At most this many.",
+)
 def command(config_file: Path | None, *, limit: int) -> None:
     """List the jobs that have histories, the latest to report first."""
+    from detector.log import printable
     from detector.series import Duration
     from detector.store.history import History
 
@@ -24,19 +35,32 @@ def command(config_file: Path | None, *, limit: int) -> None:
         seen = {job: history.last_seen(job) for job in history.jobs()}
         latest = sorted(seen, key=lambda job: (-(seen[job] or 0), job))
         about = history.describe_many(latest[:limit])
+        nobodys = history.rejected("")
     if not latest:
         click.echo(
-            "No job has a history yet. One begins with: "
-            f"redis-cli XADD '{keys.samples('JOB')}' '*' v 0.41"
+            f"No job has a history yet. One begins with: XADD {keys.samples('JOB')} * v 0.41"
         )
-        return
     now_ms = time.time_ns() // 1_000_000
     for job in latest[:limit]:
         at_ms = seen[job]
         ago = "never" if at_ms is None else f"{Duration((now_ms - at_ms) // 1000 * 1000)} ago"
         who = about[job]
-        click.echo(
-            "  ".join(part for part in (who.title, ago, who.owner, who.gpu_model) if part)
-        )
+        parts = (who.title, ago, who.owner, who.gpu_model)
+        click.echo("  ".join(printable(part) for part in parts if part))
     if len(latest) > limit:
         click.echo(f"... and {len(latest) - limit} more; --limit shows them")
+    if nobodys:
+        click.echo("Set aside, of no job:")
+        for line in aside_lines(nobodys):
+            click.echo(line)
+
+
+def aside_lines(rejected: "Mapping[str, Rejected]") -> list[str]:
+    """Return one line for each reason: how often, what to do, the last entry."""
+    from detector.log import printable
+    from detector.store.history import REASONS
+
+    return [
+        printable(f"  {aside.count:>6} {reason}: {REASONS.get(reason, '')}. Last: {aside.last}")
+        for reason, aside in sorted(rejected.items())
+    ]

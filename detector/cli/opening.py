@@ -1,9 +1,10 @@
 """What most verbs begin with: the configuration, the content, and a way to the store."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from detector.analysis.judge import Content
     from detector.config import Config
+    from detector.content import ContentErrors
     from detector.store.keys import Keys
 
 _F = TypeVar("_F", bound=Callable[..., None])
@@ -39,7 +41,7 @@ def read_config(path: Path | None) -> "Config":
     try:
         return load(path or (own if own.exists() else None))
     except ContentErrors as errors:
-        fail("\nofuwatch: ".join(str(problem) for problem in errors.problems))
+        refused(errors)
 
 
 def read_content(models: Path, rules: Path) -> "Content":
@@ -49,17 +51,34 @@ def read_content(models: Path, rules: Path) -> "Content":
     try:
         return load(models, rules)
     except ContentErrors as errors:
-        fail("\nofuwatch: ".join(str(problem) for problem in errors.problems))
+        refused(errors)
+
+
+def refused(errors: "ContentErrors") -> NoReturn:
+    """Leave with all that is wrong, each in one line."""
+    fail("\nofuwatch: ".join(str(problem) for problem in errors.problems))
 
 
 @contextmanager
 def opened(config_file: Path | None) -> "Iterator[tuple[Config, redis.Redis, Keys]]":
-    """Open the store for a verb that looks or asks, as a guest of a running service."""
+    """Open the store for a verb that looks or asks, as a guest of a running service.
+
+    Where the service does not run just now, its embedded server is started for the moment; on
+    a machine where it never ran, nothing is.
+    """
     from detector.store.connection import open_store
     from detector.store.errors import StoreError
     from detector.store.keys import Keys
 
     config = read_config(config_file)
+    folder = config.redis.folder()
+    named = config.redis.url or os.environ.get("REDIS_URL")
+    if not named and not (folder / "store" / "data").exists():
+        fail(
+            f"there is no store yet: `ofuwatch serve` makes one in {folder}; a server of your "
+            "own is named by `url` under [redis], or by $REDIS_URL",
+            code=EXIT_UNAVAILABLE,
+        )
     try:
         store = open_store(config.redis, attach=True)
         try:

@@ -3,11 +3,15 @@
 import signal
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 from detector.cli import EXIT_UNAVAILABLE, fail
-from detector.cli.opening import config_option, read_config, read_content
+from detector.cli.opening import config_option, read_config, read_content, refused
+
+if TYPE_CHECKING:
+    from detector.incident.incident import Transition
 
 
 @click.command()
@@ -15,21 +19,20 @@ from detector.cli.opening import config_option, read_config, read_content
 def command(config_file: Path | None) -> None:
     """Watch the fleet: read histories, judge, alert. Runs until SIGINT or SIGTERM."""
     from detector import log
-    from detector.notify.message import terminal_line
     from detector.service import Service
     from detector.store.errors import StoreError
+    from detector.store.keys import Keys
+    from detector.tables import ContentErrors
 
     config = read_config(config_file)
     content = read_content(config.content.models, config.content.rules)
     log.configure(config.log)
     try:
-        service = Service(
-            config,
-            content,
-            announce=lambda transition: click.echo(terminal_line(transition)),
-        )
+        service = Service(config, content, announce=_print)
     except StoreError as error:
         fail(str(error), code=EXIT_UNAVAILABLE)
+    except ContentErrors as errors:
+        refused(errors)
 
     def end(signum: int, frame: FrameType | None) -> None:
         del frame
@@ -38,7 +41,19 @@ def command(config_file: Path | None) -> None:
 
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGTERM, end)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, end)  # the terminal was closed; nohup ignores it
     if service.store.server is not None:
         click.echo(f"Histories go in with: redis-cli -s {service.store.server.socket}")
-        click.echo("                      XADD 'ofu:{JOB}:s' '*' v 0.41")
+        key = Keys(config.redis.prefix).samples("JOB")
+        click.echo(f"                      XADD '{key}' '*' v 0.41")
     service.run()
+
+
+def _print(transition: "Transition") -> None:
+    from detector.notify.message import terminal_line
+
+    try:
+        click.echo(terminal_line(transition))
+    except OSError:
+        return  # nobody reads along any more; the log and the receivers have it

@@ -1,8 +1,10 @@
 """`ofuwatch show JOB`: one job, as far as the store knows it."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import click
 import numpy as np
@@ -11,8 +13,13 @@ from detector.cli import EXIT_PROBLEM, fail
 from detector.cli.opening import config_option, opened
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from detector.fleet import Job
-    from detector.series import FloatArray, Window
+    from detector.incident.incident import Incident
+    from detector.series import FloatArray, Interval, Window
+    from detector.store.history import History, Rejected
+    from detector.store.ledger import Ledger
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COLUMNS = 72
@@ -28,8 +35,10 @@ _COLUMNS = 72
 def command(config_file: Path | None, *, job: str, last: str, plot: Path | None) -> None:
     """Show JOB: who it is, its history, its set-aside entries and its incidents."""
     from detector.cli.incidents import print_table
-    from detector.series import Duration
-    from detector.store.history import REASONS, History
+    from detector.cli.jobs import aside_lines
+    from detector.log import printable
+    from detector.series import Duration, Interval
+    from detector.store.history import History
     from detector.store.ledger import Ledger
 
     try:
@@ -37,24 +46,30 @@ def command(config_file: Path | None, *, job: str, last: str, plot: Path | None)
     except ValueError as error:
         fail(f"--last: {error}")
     now_ms = time.time_ns() // 1_000_000
+    span = Interval(start_ms=now_ms - length_ms, end_ms=now_ms + 60_000)
     with opened(config_file) as (config, client, keys):
-        history = History(client, keys, config.history)
-        window = history.window(job, start_ms=now_ms - length_ms, end_ms=now_ms + 60_000)
-        rejected = history.rejected(job)
-        found = Ledger(client, keys).incidents(job=job)
-        about = history.describe(job)
-    if not (rejected or found or len(window.times_ms)):
-        fail(f"no job {job!r}; `ofuwatch jobs` lists them", code=EXIT_PROBLEM)
+        history, ledger = History(client, keys, config.history), Ledger(client, keys)
+        try:
+            # Last the id as it stands in the job's key, and in what we print.
+            seen = next(
+                seen
+                for name in dict.fromkeys((job, unquote(job)))
+                if (seen := _look(name, history, ledger, span=span)).known
+            )
+        except ValueError as error:
+            fail(str(error))
+        except StopIteration:
+            fail(f"no job {job!r}; `ofuwatch jobs` lists them", code=EXIT_PROBLEM)
+    about, window, rejected, found = seen.about, seen.window, seen.rejected, seen.incidents
 
     for line in _who(about):
-        click.echo(line)
+        click.echo(printable(line))
     for line in _history(window, last=last):
         click.echo(line)
     if rejected:
         click.echo("Set aside:")
-        for reason, aside in sorted(rejected.items()):
-            why = REASONS.get(reason, "")
-            click.echo(f"  {aside.count:>6} {reason}: {why} Last: {aside.last}")
+        for line in aside_lines(rejected):
+            click.echo(line)
     else:
         click.echo("Set aside: nothing")
     if found:
@@ -69,6 +84,29 @@ def command(config_file: Path | None, *, job: str, last: str, plot: Path | None)
         except OSError as error:
             fail(f"--plot {plot}: cannot be written: {error.strerror}")
         click.echo(f"Drawn to {plot}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What the store has of a job."""
+
+    about: "Job"
+    window: "Window"
+    rejected: "Mapping[str, Rejected]"
+    incidents: "Sequence[Incident]"
+
+    @property
+    def known(self) -> bool:
+        return bool(self.rejected or self.incidents or len(self.window.times_ms))
+
+
+def _look(job: str, history: "History", ledger: "Ledger", *, span: "Interval") -> _Seen:
+    return _Seen(
+        about=history.describe(job),
+        window=history.window(job, start_ms=span.start_ms, end_ms=span.end_ms),
+        rejected=history.rejected(job),
+        incidents=ledger.incidents(job=job),
+    )
 
 
 def _who(job: "Job") -> list[str]:

@@ -182,9 +182,12 @@ class Dispatcher:
         self._gates = {receiver.name: _Gate() for receiver in receivers}
         self._unsettled: list[_Unsettled] = []
 
-    def run_once(self, now_ms: int) -> DispatchReport:
+    def run_once(
+        self, now_ms: int, *, stop: Callable[[], bool] = lambda: False
+    ) -> DispatchReport:
         """Deliver what is due at ``now_ms`` (wall time), a burst for each receiver at most.
 
+        ``stop`` is asked before each delivery: what is left waits for another dispatcher.
         Raises whatever the outbox raises when nothing can be claimed.
         """
         begin = self._stopwatch()
@@ -196,7 +199,9 @@ class Dispatcher:
         deliveries: list[Delivery] = []
         busy = list(self._receivers)
         for _ in range(self._settings.burst):
-            tried = [(receiver, self._next(receiver, clock)) for receiver in busy]
+            tried = [
+                (receiver, None if stop() else self._next(receiver, clock)) for receiver in busy
+            ]
             deliveries += [delivery for _, delivery in tried if delivery is not None]
             busy = [receiver for receiver, delivery in tried if delivery is not None]
             if not busy:

@@ -55,6 +55,9 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "or leave it out",
         "late": "the host reported after its scrape had been merged without it; shorten the "
         "way, or raise `inbox.wait`",
+        "poison": "the job could not be judged: what it holds broke the detector, which is a "
+        "mistake of ofuwatch's; report it with the detail. It is left out for ten minutes and "
+        "tried again, the other jobs are watched as ever",
         "inbox_full": "the inbox was longer than its bound and lost its oldest entries; see "
         "why the service did not read it",
     }
