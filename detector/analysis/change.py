@@ -40,6 +40,8 @@ class Candidate:
         Expected and present level, in the metric's unit.
     scale
         Robust standard deviation of one healthy sample about the baseline, same unit.
+    step_ms
+        Usual distance of two samples, ms; 0 is not known.
     """
 
     column: int
@@ -50,6 +52,7 @@ class Candidate:
     before: float
     after: float
     scale: float
+    step_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """A lasting rise: the baseline moved from ``before`` to ``after``. Recorded, never alarmed."""
+    """A lasting rise: the baseline moved from ``before`` to ``after``. Never alarmed."""
 
     column: int
     onset_ms: int

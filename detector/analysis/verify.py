@@ -36,6 +36,8 @@ _OPEN_PHASE = Duration(1_200_000)
 _DIP = 0.88
 # At least this share of the samples since the onset must be low: else it was a spike.
 _LOW_SHARE = 0.5
+# Samples before the onset that verification wants of a slow series.
+_LEAST_LOOKBACK = 60
 # Two-sided 95 % of a normal estimate.
 _Z95 = 1.96
 
@@ -46,8 +48,8 @@ def verify(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
     Parameters
     ----------
     window
-        The job's history from ``model.verify.lookback`` before the candidate's onset to its
-        time, with ``fields[model.metric]``.
+        The job's history from :func:`window_start_ms` to the candidate's time, with
+        ``fields[model.metric]``.
     """
     announced = _announced(candidate, window.events)
     if announced is not None:
@@ -68,6 +70,15 @@ def verify(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
             return _outside(candidate, series, model)
         case _:
             assert_never(candidate.cause)
+
+
+def window_start_ms(candidate: Candidate, model: Model) -> int:
+    """Return from when on verification wants the job's history.
+
+    At least the model's lookback, and more where samples are so rare that it holds few.
+    """
+    lookback_ms = max(int(model.verify.lookback), _LEAST_LOOKBACK * candidate.step_ms)
+    return candidate.onset_ms - lookback_ms
 
 
 def _announced(candidate: Candidate, events: Sequence[ContextEvent]) -> Rejected | None:
@@ -100,7 +111,7 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
         return Rejected(
             reason=f"too few samples: {len(before)} before the onset and {len(after)} after it"
         )
-    healthy = _undipped(before)
+    healthy = _undipped(before, at_most=candidate.before)
     start = latest_level(
         before[healthy], least=settings.min_before, effect=settings.min_effect / 2
     )
@@ -111,7 +122,7 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
     low = after < level * (1 - settings.min_effect / 2)
     if low.mean() < _LOW_SHARE:
         return Rejected(reason=f"a spike: only {low.sum()} of {len(after)} samples are low")
-    steady = _undipped(after)
+    steady = _undipped(after, at_most=candidate.before)
     present = latest_level(
         after[steady], least=settings.min_after, effect=settings.min_effect / 2
     )
@@ -146,9 +157,15 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
     )
 
 
-def _undipped(values: FloatArray) -> BoolArray:
-    """Return which samples are no dips below the level that most of them stand on."""
-    return np.asarray(values >= _DIP * np.percentile(values, 70))
+def _undipped(values: FloatArray, *, at_most: float) -> BoolArray:
+    """Return which samples are no dips below the level that most of them stand on.
+
+    Parameters
+    ----------
+    at_most
+        The level that was expected: after an earlier drop most samples lie above it.
+    """
+    return np.asarray(values >= _DIP * min(float(np.percentile(values, 70)), at_most))
 
 
 def _step(

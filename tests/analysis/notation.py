@@ -10,7 +10,7 @@ import numpy as np
 from detector.analysis.baselines import Model, empty
 from detector.analysis.candidate import Folded, fold
 from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected
-from detector.analysis.verify import verify
+from detector.analysis.verify import verify, window_start_ms
 from detector.series import (
     ContextEvent,
     Duration,
@@ -70,12 +70,19 @@ def detect(
     """Fold one series, every candidate being verified on its own history."""
 
     def confirm(column: int, candidate: Candidate) -> Confirmed | Rejected:
-        past = times_ms <= candidate.time_ms
-        past &= times_ms >= candidate.onset_ms - by.verify.lookback
-        seen = window(times_ms[past], values[past], metric=by.metric, events=events)
-        return verify(candidate, seen, by)
+        return confirmed_by(times_ms, values, candidate, by=by, events=events)
 
     return fold(by, empty(by.baseline, 1), panel(times_ms, values), confirm)
+
+
+def confirmed_by(
+    times_ms: IntArray, values: FloatArray, candidate: Candidate, *, by: Model = OFU,
+    events: Sequence[ContextEvent] = (),
+) -> Confirmed | Rejected:  # fmt: skip
+    """Verify a candidate on the part of its series that verification asks for."""
+    past = (times_ms >= window_start_ms(candidate, by)) & (times_ms <= candidate.time_ms)
+    seen = window(times_ms[past], values[past], metric=by.metric, events=events)
+    return verify(candidate, seen, by)
 
 
 def alarms(folded: Folded) -> list[Confirmed]:

@@ -83,17 +83,13 @@ def cut(by: Model, panel: Panel, places: list[int]) -> Folded:
     )
 
 
-def by_column(folded: Folded) -> list[object]:
+def by_column(folded: Folded) -> tuple[object, ...]:
     """Return all that was found, each column's in its order."""
-    found = [
-        *(
-            (column, 0, item.time_ms, item, outcome)
-            for column, item, outcome in folded.outcomes
-        ),
-        *((item.column, 1, item.time_ms, item) for item in folded.recoveries),
-        *((item.column, 2, item.time_ms, item) for item in folded.shifts),
-    ]
-    return sorted(found, key=lambda item: (item[0], item[1], item[2]))
+    return (
+        sorted(folded.outcomes, key=lambda item: (item[0], item[1].time_ms)),
+        sorted(folded.recoveries, key=lambda item: (item.column, item.time_ms)),
+        sorted(folded.shifts, key=lambda item: (item.column, item.time_ms)),
+    )
 
 
 @pytest.mark.parametrize("by", MODELS, ids=lambda item: item.name)

@@ -259,5 +259,6 @@ def raise_long(
                 before=float(state.level[k]),
                 after=float(state.part_level[k]),
                 scale=float(state.scale[k]),
+                step_ms=int(state.step_ms[k]),
             )
         )

@@ -183,6 +183,7 @@ def watch_runs(
                 before=float(state.level[k]),
                 after=float(values[k]),
                 scale=float(state.scale[k]),
+                step_ms=int(state.step_ms[k]),
             )
         )
 

@@ -277,6 +277,7 @@ def _raise_drift(
                 before=float(state.level[k]),
                 after=float(now),
                 scale=float(state.scale[k]),
+                step_ms=int(state.step_ms[k]),
             )
         )
 

@@ -1,0 +1,243 @@
+"""What the level baseline alarms on, what it lets pass, and when it lets go."""
+
+import numpy as np
+import pytest
+
+from detector.analysis.baselines import Level, accept, advance, band_of, empty, settle
+from detector.analysis.baselines.level import LevelState
+from detector.analysis.change import Confirmed, Rejected
+from detector.series import ContextEvent, FloatArray, Interval
+from tests.analysis.notation import (
+    OFU,
+    START_MS,
+    alarms,
+    believed,
+    detect,
+    levels,
+    panel,
+    seconds,
+    times,
+)
+
+
+def healthy_hour() -> tuple[float, int]:
+    return 0.5, 360
+
+
+def with_dips(values: FloatArray, *, every: int, lasting: int, to: float) -> FloatArray:
+    out = values.copy()
+    for start in range(every, len(out) - lasting, every):
+        out[start : start + lasting] *= to
+    return out
+
+
+@pytest.mark.parametrize("every_s", [1.0, 10.0, 60.0, 600.0, 3600.0])
+def test_a_drop_by_a_half_is_found_at_any_cadence(every_s: float) -> None:
+    values = levels((0.5, 400), (0.25, 400))
+    found = alarms(detect(times(800, every_s=every_s), values))
+    assert len(found) == 1
+    assert found[0].relative_change == pytest.approx(-0.5, abs=0.02)
+    delay_s = seconds(found[0].detected_ms) - 400 * every_s
+    assert delay_s <= max(310, 6 * every_s)
+    assert found[0].onset_ms == times(400, every_s=every_s)[-1]
+
+
+@pytest.mark.parametrize("factor", [0.4, 0.75])
+def test_a_large_drop_in_an_old_job_is_found_within_five_minutes_and_a_sample(
+    factor: float,
+) -> None:
+    found = alarms(detect(times(900), levels((0.5, 800), (0.5 * factor, 100))))
+    assert [round(seconds(change.detected_ms)) for change in found] == [8300]
+
+
+def test_a_drop_by_a_tenth_is_found_within_ten_minutes() -> None:
+    found = alarms(detect(times(900), levels((0.5, 800), (0.45, 100), noise=0.01)))
+    assert len(found) == 1
+    assert 8000 < seconds(found[0].detected_ms) <= 8600
+    assert found[0].relative_change == pytest.approx(-0.1, abs=0.02)
+
+
+def test_recovery_is_reported_within_a_minute_and_the_old_baseline_is_in_force() -> None:
+    values = levels(healthy_hour(), (0.3, 200), (0.5, 200), (0.3, 100))
+    folded = detect(times(len(values)), values)
+    first, second = alarms(folded)
+    (recovery,) = folded.recoveries
+    assert seconds(recovery.since_ms) == 5600
+    assert seconds(recovery.time_ms) <= 5660
+    assert seconds(second.onset_ms) == 7600
+    assert second.before.value == pytest.approx(first.before.value, abs=0.01)
+
+
+def test_a_further_drop_is_news_measured_from_the_level_before_it() -> None:
+    values = levels(healthy_hour(), (0.4, 120), (0.2, 100))
+    first, second = alarms(detect(times(len(values)), values))
+    assert first.after.value == pytest.approx(0.4, abs=0.01)
+    assert second.before.value == pytest.approx(0.4, abs=0.01)
+    assert second.after.value == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_slow_sag_is_found() -> None:
+    sag = np.linspace(0.5, 0.42, 60)
+    values = np.concatenate([levels((0.5, 600)), sag, levels((0.42, 60))])
+    assert len(alarms(detect(times(len(values)), values))) == 1
+
+
+def test_checkpoints_and_known_evaluations_are_silent() -> None:
+    values = with_dips(levels((0.5, 3000), noise=0.01), every=150, lasting=12, to=0.2)
+    values = with_dips(values, every=360, lasting=28, to=0.6)
+    assert not alarms(detect(times(3000), values))
+
+
+def test_a_long_evaluation_is_taught_by_one_alarm_at_most() -> None:
+    values = with_dips(levels((0.5, 2400), noise=0.01), every=420, lasting=55, to=0.7)
+    folded = detect(times(2400), values)
+    assert len(alarms(folded)) == 1
+    assert len(folded.recoveries) == 1
+
+
+def test_a_drop_to_the_level_of_a_known_dip_is_found_once_it_outlasts_it_twice() -> None:
+    values = with_dips(levels((0.5, 1200), noise=0.01), every=150, lasting=20, to=0.5)
+    values = np.concatenate([values, levels((0.25, 200), noise=0.01)])
+    found = alarms(detect(times(1400), values))
+    assert len(found) == 1
+    assert 300 <= seconds(found[0].detected_ms) - 12_000 <= 700
+
+
+def test_samples_that_jump_to_nothing_or_to_one_alarm_nobody() -> None:
+    values = levels((0.5, 1200), noise=0.01)
+    values[::97] = 0.0
+    values[50::113] = 1.0
+    folded = detect(times(1200), values)
+    assert not folded.outcomes
+    assert not folded.shifts
+
+
+def test_a_rise_is_followed_in_silence_and_its_loss_is_a_drop() -> None:
+    values = levels((0.3, 200), (0.5, 400), (0.35, 100))
+    folded = detect(times(700), values)
+    (shift,) = folded.shifts
+    (change,) = alarms(folded)
+    assert shift.before == pytest.approx(0.3, abs=0.01)
+    assert shift.after == pytest.approx(0.5, abs=0.01)
+    assert change.before.value == pytest.approx(0.5, abs=0.01)
+
+
+def test_coming_back_from_a_burst_is_no_drop() -> None:
+    values = levels((0.40, 900), (0.44, 30), (0.40, 300), (0.46, 40), (0.40, 300))
+    folded = detect(times(len(values)), values)
+    assert not folded.outcomes
+    assert not folded.shifts
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["zeros", "gap"])
+def test_a_restart_with_its_warm_up_is_silent(silent: bool) -> None:
+    ramp = 0.5 * (1 - 0.9 * np.exp(-np.arange(300) / 24))
+    values = np.concatenate([levels((0.5, 720), (0.0, 90)), ramp + levels((0.0, 300))])
+    stamps = times(len(values))
+    if silent:
+        keep = np.ones(len(values), bool)
+        keep[720:810] = False
+        values, stamps = values[keep], stamps[keep]
+    assert not detect(stamps, values).outcomes
+
+
+def test_a_job_that_comes_back_slower_from_a_restart_is_found() -> None:
+    ramp = 0.25 * (1 - 0.9 * np.exp(-np.arange(200) / 12))
+    noise = levels((0.5, 200)) - 0.5
+    values = np.concatenate([levels((0.5, 720), (0.0, 60)), ramp + noise])
+    found = alarms(detect(times(len(values)), values))
+    assert len(found) == 1
+    assert seconds(found[0].detected_ms) - 7800 <= 900
+
+
+def test_a_hang_is_found_soon_in_a_young_job_and_after_a_restart_s_time_in_an_old_one() -> None:
+    (young,) = alarms(detect(times(200), levels((0.4, 30), (0.0, 170))))
+    (old,) = alarms(detect(times(900), levels((0.4, 720), (0.0, 180))))
+    assert seconds(young.detected_ms) - 300 == 150
+    assert seconds(old.detected_ms) - 7200 == 1200
+    assert young.relative_change == old.relative_change == -1
+
+
+def test_a_frozen_exporter_is_found_teaches_nothing_and_ends() -> None:
+    values = levels((0.5, 400), (0.5, 60), (0.5, 100))
+    values[400:460] = values[399]
+    folded = detect(times(560), values)
+    (change,) = alarms(folded)
+    assert change.cause == "frozen"
+    assert seconds(change.detected_ms) == 4300
+    (recovery,) = folded.recoveries
+    assert seconds(recovery.time_ms) == 4630
+
+
+QUIET = {
+    "constant": np.full(600, 0.4),
+    "nothing": np.zeros(600),
+    "three": np.array([0.4, 0.41, 0.1]),
+    "blind": np.full(600, np.nan),
+    "one": np.ones(600),
+    "two digits": np.round(levels((0.5, 1200), noise=0.003), 2),
+    "work after nothing": levels((0.0, 300), (0.4, 300)),
+    "noise": levels((0.3, 1200), noise=0.03),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_these_series_raise_nothing(name: str) -> None:
+    values = QUIET[name]
+    assert not detect(times(len(values)), values).outcomes
+
+
+def test_times_that_do_not_increase_are_no_samples() -> None:
+    values = levels((0.5, 400), (0.2, 100))
+    stamps = times(500)
+    stamps[400:] = stamps[:100]
+    assert not detect(stamps, values).outcomes
+
+
+def test_a_refused_candidate_comes_back_only_after_it_has_lasted_twice_as_long() -> None:
+    stamps, values = times(700), levels((0.5, 500), (0.25, 200))
+    state = advance(OFU.baseline, empty(OFU.baseline, 1), panel(stamps, values))
+    first = state.candidates[0]
+    settled = settle(OFU.baseline, state.state, {0: Rejected(reason="a checkpoint")})
+    assert state.rest is not None
+    again = advance(OFU.baseline, settled, state.rest)
+    assert seconds(first.time_ms) == 5300
+    assert seconds(again.candidates[0].time_ms) == 5600
+
+
+def test_accepting_the_present_level_ends_the_change_for_good() -> None:
+    stamps, values = times(700), levels((0.5, 400), (0.25, 100), (0.25, 100), (0.5, 100))
+    step = advance(OFU.baseline, empty(OFU.baseline, 1), panel(stamps[:500], values[:500]))
+    assert step.rest is not None
+    state = settle(OFU.baseline, step.state, {0: believed(step.candidates[0])})
+    state = accept(OFU.baseline, advance(OFU.baseline, state, step.rest).state, np.array([0]))
+    after = advance(OFU.baseline, state, panel(stamps[500:], values[500:]))
+    assert not after.candidates
+    assert not after.recoveries
+    expected, edge = band_of(OFU.baseline, after.state)
+    assert expected[0] == pytest.approx(0.5, abs=0.01)
+    assert 0.4 < edge[0] < 0.45
+
+
+def test_while_a_change_is_on_the_expected_level_is_the_old_one() -> None:
+    values = levels((0.5, 400), (0.25, 100))
+    folded = detect(times(500), values)
+    expected, edge = band_of(OFU.baseline, folded.state)
+    assert expected[0] == pytest.approx(0.5, abs=0.01)
+    assert edge[0] < 0.25
+
+
+def test_an_announced_checkpoint_is_waited_for() -> None:
+    values = levels((0.5, 400), (0.25, 60), (0.5, 100))
+    phase = Interval(start_ms=START_MS + 4_000_000, end_ms=START_MS + 4_700_000)
+    folded = detect(times(560), values, events=[ContextEvent(kind="checkpoint", span=phase)])
+    assert not alarms(folded)
+    assert not any(isinstance(outcome, Confirmed) for _, _, outcome in folded.outcomes)
+    assert all("checkpoint" in str(outcome) for _, _, outcome in folded.outcomes)
+
+
+def test_a_column_s_state_stays_small() -> None:
+    state = empty(Level(), 1000)
+    assert isinstance(state, LevelState)
+    size = sum(getattr(state, name).nbytes for name in state.__dataclass_fields__)
+    assert size / 1000 < 6000
