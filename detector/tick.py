@@ -17,9 +17,9 @@ import numpy as np
 
 from detector.analysis.baselines import Model
 from detector.analysis.change import Candidate, Confirmed, Rejected, Shift
-from detector.analysis.derived import derived
+from detector.analysis.derived import clock_correction, derived
 from detector.analysis.judge import Content, judge
-from detector.analysis.ofu import GpuModel, clock_ratio
+from detector.analysis.ofu import GpuModel
 from detector.analysis.verify import verify
 from detector.analysis.watch import Confirm, Observed, observe
 from detector.fleet import Job
@@ -196,8 +196,7 @@ class _Jobs:
         return self._gpus.find(self[job].gpu_model)
 
     def clock_ratio(self, job: str) -> float:
-        ratio = clock_ratio(self.gpu(job), self[job].precision)
-        return 1.0 if ratio is None else ratio
+        return clock_correction(self.gpu(job), self[job].precision)
 
     def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
         window = self._histories.window(job, start_ms=start_ms, end_ms=end_ms)
@@ -312,7 +311,7 @@ def _take_down(
             )
         except OSError:
             raise
-        except Exception as exception:  # noqa: BLE001 -- one odd job must not cost the others
+        except Exception as exception:  # one odd job must not cost the others
             seen.poisoned[job] = f"{type(exception).__name__}: {exception}"
             continue
         seen.happenings[job].append(
@@ -372,8 +371,7 @@ def _follow(
             cluster=settings.cluster,
             policy=settings.policy,
         )
-        revisions = {item.id: item.revision for item in known}
-        changed += [i for i in lived.incidents if revisions.get(i.id) != i.revision]
+        changed += lived.changed
         incidents[job] = lived.incidents
         transitions += lived.transitions
     over = [
@@ -393,7 +391,7 @@ def _owed(
     for transition in transitions:
         due = owed(transition, settings.destinations, now_ms=now_ms, policy=settings.policy)
         notices += due.notices
-        withheld += [(transition, receiver, reason) for receiver, reason in due.withheld]
+        withheld += [(transition, item.receiver, item.reason) for item in due.withheld]
     return tuple(notices), tuple(withheld)
 
 
