@@ -1,6 +1,7 @@
 """Measures what docs/performance.md says, and writes it there: ``make bench``."""
 
 import argparse
+import sys
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,6 +17,7 @@ def main() -> None:
     parser.add_argument("only", nargs="*", choices=["startup", "fleet"], default=[])
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--ticks", type=int, default=60)
+    parser.add_argument("--hours", type=int, default=6, help="of history at the cold start")
     parser.add_argument("--no-write", action="store_true", help="print, and leave the page")
     options = parser.parse_args()
     console = Console()
@@ -26,15 +28,17 @@ def main() -> None:
         if not options.only or "startup" in options.only:
             results["startup"] = startup.measure(progress)
         if not options.only or "fleet" in options.only:
-            results["fleet"] = fleet_size.measure(
-                progress, jobs=options.jobs, ticks=options.ticks
+            results["fleet"] = list(
+                fleet_size.measure(
+                    progress, jobs=options.jobs, ticks=options.ticks, hours=options.hours
+                )
             )
     for section, rows in results.items():
         for what, figure, goal in rows:
             console.print(f"{what}: [bold]{figure}[/bold] (goal: {goal})")
         if not options.no_write:
-            arguments = "" if options.jobs == 10_000 else f' ARGS="--jobs {options.jobs}"'
-            write(section, rows, command=f"make bench{arguments}")
+            given = f' ARGS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else ""
+            write(section, rows, command=f"make bench{given}")
     if not options.no_write:
         console.print(f"written to {PAGE}")
 

@@ -48,11 +48,13 @@ Work = Callable[[int], tuple[int, int]]
 
 def service(start: Start) -> Work:
     """Return the real service's tick on a clock that the orders set."""
+    from detector import log
     from detector.config import Config
     from detector.content import load, shipped
     from detector.service import Service
     from detector.store.connection import RedisSettings
 
+    log.configure(log.LogSettings(level="error"))
     now_ms = [0]
     root = shipped()
     built = Service(
@@ -67,7 +69,7 @@ def service(start: Start) -> Work:
         built.tick()
         return built.counters.entries - before, built.counters.incidents_opened
 
-    built._renew()  # leads, as after a start; what its scheduler would do is asked for here
+    built.renew()  # to lead, as its scheduler would make it
     return work
 
 
