@@ -30,6 +30,7 @@ from detector.incident.lifecycle import (
     Ended,
     Found,
     Happening,
+    Ignored,
     Policy,
     Recovered,
     follow,
@@ -98,6 +99,8 @@ class Report:
         Job, metric and lasting rise that the baseline followed.
     poisoned
         Jobs that could not be judged, and why.
+    ignored
+        Actions that made no sense for their incident, and why.
     withheld
         Transitions that a receiver was not owed: transition, receiver, reason.
     more
@@ -112,6 +115,7 @@ class Report:
     shifts: tuple[tuple[str, str, Shift], ...] = ()
     poisoned: Mapping[str, str] = field(default_factory=dict)
     transitions: tuple[Transition, ...] = ()
+    ignored: tuple[Ignored, ...] = ()
     notices: tuple[Notice, ...] = ()
     withheld: tuple[tuple[Transition, str, str], ...] = ()
     more: bool = False
@@ -158,9 +162,9 @@ def run(
         for job in state.silent(settings.silent):
             happenings[job].append(_end_of(jobs[job], time_ms=state.watermark_ms))
 
-    state, changed, transitions = _follow(state, happenings, jobs, settings)
-    notices, withheld = _owed(transitions, settings, now_ms=now_ms)
-    commits = _commits(state, changed, notices, actions, checkpoint=checkpoint)
+    state, followed = _follow(state, happenings, jobs, settings, now_ms=now_ms)
+    notices, withheld = _owed(followed.transitions, settings, now_ms=now_ms)
+    commits = _commits(state, followed.changed, notices, actions, checkpoint=checkpoint)
     if commits:
         ledger.commit(commits)
     report = Report(
@@ -171,7 +175,8 @@ def run(
         rejected=tuple(seen.rejected),
         shifts=tuple(seen.shifts),
         poisoned=seen.poisoned,
-        transitions=transitions,
+        transitions=tuple(followed.transitions),
+        ignored=tuple(followed.ignored),
         notices=notices,
         withheld=withheld,
         more=batch.more,
@@ -243,7 +248,7 @@ def _observe(
             confirm=_confirm(model, jobs, windows),
         )
         watches[model.name] = observed.watch
-        _take_down(seen, model, observed, jobs, windows, content)
+        _take_down(seen, model, observed, jobs, windows=windows, content=content)
     seen.state = replace(state, watches=watches)
     for job in seen.poisoned:
         seen.happenings.pop(job, None)
@@ -289,6 +294,7 @@ def _take_down(
     model: Model,
     observed: Observed,
     jobs: _Jobs,
+    *,
     windows: Mapping[tuple[str, int], Window],
     content: Content,
 ) -> None:
@@ -348,17 +354,27 @@ def _end_of(job: Job, *, time_ms: int) -> Ended:
     )
 
 
+@dataclass(slots=True, kw_only=True)
+class _Followed:
+    """What became of all jobs' incidents, gathered job by job."""
+
+    changed: list[Incident] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
+    ignored: list[Ignored] = field(default_factory=list)
+
+
 def _follow(
     state: FleetState,
     happenings: Mapping[str, Sequence[Happening]],
     jobs: _Jobs,
     settings: Settings,
-) -> tuple[FleetState, list[Incident], tuple[Transition, ...]]:
-    """Lead each job's incidents through what happened; return those that changed."""
+    *,
+    now_ms: int,
+) -> tuple[FleetState, _Followed]:
+    """Lead each job's incidents through what happened."""
     live = {job for job, items in state.incidents.items() if any(item.live for item in items)}
     incidents = dict(state.incidents)
-    changed: list[Incident] = []
-    transitions: list[Transition] = []
+    followed = _Followed()
     for job in sorted(live | happenings.keys()):
         known = incidents.get(job, ())
         what = sorted(happenings.get(job, ()), key=lambda item: item.time_ms)
@@ -370,16 +386,18 @@ def _follow(
             job=jobs[job] if what else known[0].job,
             cluster=settings.cluster,
             policy=settings.policy,
+            now_ms=now_ms,
         )
-        changed += lived.changed
         incidents[job] = lived.incidents
-        transitions += lived.transitions
+        followed.changed += lived.changed
+        followed.transitions += lived.transitions
+        followed.ignored += lived.ignored
     over = [
         step.incident
-        for step in transitions
+        for step in followed.transitions
         if step.incident.resolve_reason in ("expected_change", "false_positive", "expired")
     ]
-    return replace(state, incidents=incidents).accepting(over), changed, tuple(transitions)
+    return replace(state, incidents=incidents).accepting(over), followed
 
 
 def _owed(
