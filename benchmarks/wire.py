@@ -48,8 +48,9 @@ class Wire:
         self.send(b"".join(batch), len(batch))
 
     def set_hashes(self, hashes: Iterable[tuple[str, dict[str, bytes]]]) -> None:
-        """Write whole hashes."""
+        """Write whole hashes; an empty one is none."""
         self.send_all(
             ("HSET", key, *(argument for pair in fields.items() for argument in pair))
             for key, fields in hashes
+            if fields
         )
