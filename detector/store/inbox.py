@@ -9,9 +9,8 @@ process drains.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan
+from math import isnan, nan
 
-import numpy as np
 import redis
 
 from detector.series import FloatArray
@@ -241,20 +240,23 @@ class Inbox:
 
     def _merged(self, job: str, start: int, slot: _Slot) -> list[Sample]:
         """Mean over the hosts, weighted by their GPUs; the number of GPUs is the sum."""
-        parts = list(slot.parts.values())
-        counts = np.array([part.fields.get("gpus", np.nan) for part in parts])
-        weights = np.where(np.isnan(counts), 1.0, counts)
-        fields: dict[str, float] = {}
-        for name in parts[0].fields:
-            values = np.array([part.fields.get(name, np.nan) for part in parts])
-            there = np.isfinite(values) & (weights > 0)
-            if there.any():
-                fields[name] = float(np.average(values[there], weights=weights[there]))
+        sums: dict[str, float] = {}
+        weights: dict[str, float] = {}
+        gpus = nan
+        # Plain sums: most jobs have few hosts, and numpy on 10,000 short rows costs 0.4 s.
+        for part in slot.parts.values():
+            count = part.fields.get("gpus", nan)
+            weight = 1.0 if isnan(count) else count
+            gpus = count if isnan(gpus) else gpus + (0.0 if isnan(count) else count)
+            for name, value in part.fields.items():
+                if weight > 0 and not isnan(value):
+                    sums[name] = sums.get(name, 0.0) + weight * value
+                    weights[name] = weights.get(name, 0.0) + weight
+        fields = {name: total / weights[name] for name, total in sums.items()}
         if "ofu" not in fields:
             self._refuse(job, slot.ids[-1], "no_value", "no host has a GPU that reports")
             return []
-        if "gpus" in fields:
-            fields["gpus"] = float(np.nansum(counts))
+        fields["gpus"] = gpus
         return [Sample(job=job, time_ms=start, ofu=_ratio(fields.pop("ofu")), fields=fields)]
 
     def _refuse(self, job: str, entry: bytes, reason: str, detail: str) -> None:

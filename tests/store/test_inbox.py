@@ -184,6 +184,21 @@ def test_a_host_that_comes_late_is_told_and_changes_nothing(
     assert redis_client.xlen(KEYS.inbox) == 0
 
 
+def test_parts_that_came_in_different_calls_lose_no_metric(
+    redis_client: redis.Redis, history: History, inbox: Inbox
+) -> None:
+    post(redis_client, NOW, job="a", host="h1", v="0.5")
+    inbox.drain(NOW)
+    post(redis_client, NOW, job="a", host="h2", v="0.5", clock="1700", n="3")
+    inbox.drain(NOW + 30_000)
+    window = everything(history, "a")
+    assert {name: values.tolist() for name, values in window.fields.items()} == {
+        "ofu": [0.5],
+        "clock": [1700.0],
+        "gpus": [3.0],
+    }
+
+
 def test_of_a_host_that_reports_twice_the_last_counts(
     redis_client: redis.Redis, history: History, inbox: Inbox
 ) -> None:
