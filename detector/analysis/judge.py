@@ -28,8 +28,9 @@ class Finding:
 
     Attributes
     ----------
-    gpus
-        The GPUs that fell by themselves, worst first; empty when it is the whole job.
+    gpus, gpu_places
+        The GPUs that fell by themselves, worst first, and their places in the roster's order;
+        empty when it is the whole job.
     attribution_confidence, gpus_total
         None when too few GPUs report to tell.
     before_samples, after_samples
@@ -40,6 +41,7 @@ class Finding:
     verdict: Verdict
     evidence: Evidence
     gpus: tuple[Gpu, ...]
+    gpu_places: tuple[int, ...]
     attribution_confidence: float | None
     gpus_total: int | None
     before_samples: int
@@ -74,6 +76,7 @@ def judge(
         verdict=verdict,
         evidence=evidence,
         gpus=tuple(_gpu(job, place) for place in whose.gpus) if whose else (),
+        gpu_places=whose.gpus if whose else (),
         attribution_confidence=whose.confidence if whose and whose.gpus else None,
         gpus_total=whose.total if whose else None,
         before_samples=_samples(change, window, change.before_span),

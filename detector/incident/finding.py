@@ -52,6 +52,7 @@ def begun(finding: Finding, *, family: str, time_ms: int, job: Job, cluster: str
         runners_up=finding.verdict.runners_up,
         ruled_out=tuple(RuledOut(rule=r, reason=w) for r, w in finding.verdict.ruled_out),
         gpus=finding.gpus,
+        gpu_places=finding.gpu_places,
         attribution_confidence=finding.attribution_confidence,
         gpus_total=finding.gpus_total or len(job.roster) or None,
         hosts_total=hosts or None,

@@ -63,7 +63,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         What was measured; None is unknown.
     runners_up
         Names of the other rules that held, most specific first.
-    gpus
+    gpus, gpu_places
         The GPUs the change is attributed to; empty when it is the whole job's.
     gpus_total, hosts_total
         How many the job has. Its roster is not kept in ``job``: a large job's would make
@@ -115,6 +115,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     runners_up: tuple[str, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    gpu_places: tuple[int, ...] = ()
     attribution_confidence: float | None = None
     gpus_total: int | None = None
     hosts_total: int | None = None

@@ -60,7 +60,8 @@ class Saved:
     Attributes
     ----------
     states
-        Model name -> packed state (``analysis.baselines.pack``); empty for a shard never written.
+        Model name -> packed state (``analysis.watch.packed``); empty for a shard that was
+        never written.
     cursors
         Job -> time of the last entry that the states have folded, ms.
     incidents

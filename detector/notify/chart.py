@@ -243,9 +243,8 @@ def _gpus(axes: "Axes", incident: Incident, window: Window, *, columns: int) -> 
     """Draw the GPUs that the change is attributed to, where the history has them."""
     if window.gpus is None:
         return
-    place = {gpu.uuid: index for index, gpu in enumerate(incident.job.roster)}
-    for gpu in incident.gpus[:_MOST_GPUS]:
-        index = place.get(gpu.uuid, window.gpus.shape[1])
+    shown = list(zip(incident.gpus, incident.gpu_places, strict=True))[:_MOST_GPUS]
+    for gpu, index in shown:
         if index < window.gpus.shape[1]:
             host = f" {plain(gpu.host, 24)}" if gpu.host else ""
             _line(axes, window.times_ms, window.gpus[:, index], colour=_GPU, width=1.2,

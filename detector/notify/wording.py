@@ -8,10 +8,9 @@ import unicodedata
 from collections.abc import Sequence
 
 from detector.fleet import Gpu
+from detector.incident.export import wasted_gpu_hours
 from detector.incident.incident import Incident, State
 from detector.metric import METRICS
-
-_HOUR_MS = 3_600_000
 
 ENDINGS = {
     "recovered": ("Recovered", "The level is back."),
@@ -166,23 +165,6 @@ def well_ended(incident: Incident) -> bool:
     return incident.state is State.RESOLVED and not unknown
 
 
-def wasted_gpu_hours(incident: Incident, *, until_ms: int) -> tuple[float, float] | None:
-    """Return GPU-hours lost so far and per hour, or None where nothing is lost or known.
-
-    GPUs of the job x relative loss: a job that runs a fifth slower wastes a fifth of all its
-    GPUs, whichever one is at fault, because the others wait for it.
-    """
-    gpus = incident.gpus_total or len(incident.job.roster)
-    lossy = incident.direction == "down" and incident.family in ("performance", "capacity")
-    if not gpus or not lossy or incident.severity == "info":
-        return None
-    per_hour = gpus * min(1.0, -incident.relative_change)
-    if not per_hour > 0:  # nor NaN
-        return None
-    end_ms = incident.resolved_ms if incident.resolved_ms is not None else until_ms
-    return per_hour * max(0, end_ms - incident.onset_ms) / _HOUR_MS, per_hour
-
-
 def waste_text(incident: Incident, *, until_ms: int) -> str:
     """Return the loss in GPU-hours, or "" where nothing is lost or known."""
     wasted = wasted_gpu_hours(incident, until_ms=until_ms)
@@ -196,7 +178,7 @@ def waste_text(incident: Incident, *, until_ms: int) -> str:
 
 def where_text(incident: Incident) -> str:
     """Return which GPUs on which hosts, or that it is the whole job."""
-    total = incident.gpus_total or len(incident.job.roster)
+    total = incident.gpus_total or 0
     if not incident.gpus:
         return f"whole job, {total:,} GPU{'s' if total != 1 else ''}" if total else "whole job"
     by_host: dict[str, list[Gpu]] = {}
@@ -208,7 +190,7 @@ def where_text(incident: Incident) -> str:
         places.append(f"{len(by_host) - 4} more hosts")
     if not total:
         return "; ".join(places)
-    hosts = len({gpu.host for gpu in incident.job.roster})
+    hosts = incident.hosts_total or 0
     share = f"{len(incident.gpus):,} of {total:,} GPUs"
     if hosts > 1:
         share += f", {len(by_host):,} of {hosts:,} hosts"

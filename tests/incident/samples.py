@@ -79,6 +79,7 @@ def found(
         verdict=Verdict(rule=rule, ruled_out=(("hang", "ofu_after is 0.3, not below 0.02"),)),
         evidence=evidence if evidence is not None else {"relative_change": after / 0.4 - 1},
         gpus=gpus,
+        gpu_places=tuple(range(len(gpus))),
         attribution_confidence=0.9 if gpus else None,
         gpus_total=64,
         before_samples=60,

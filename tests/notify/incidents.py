@@ -27,7 +27,7 @@ CULPRIT = ROSTER[42 * 8 + 5]
 STRAGGLER = Incident(
     id="inc_abcdefghij0123456789",
     cluster="prod-a",
-    job=Job(id="5728163", name="llm-70b-v3", owner="alice", team="pretrain", roster=ROSTER),
+    job=Job(id="5728163", name="llm-70b-v3", owner="alice", team="pretrain"),
     kind="straggler",
     family="performance",
     metric="ofu",
@@ -48,6 +48,8 @@ STRAGGLER = Incident(
     after=Estimate(value=0.331, low=0.326, high=0.336),
     relative_change=-0.197,
     gpus=(CULPRIT,),
+    gpu_places=(42 * 8 + 5,),
+    hosts_total=128,
     gpus_total=1024,
     attribution_confidence=0.91,
     ruled_out=(

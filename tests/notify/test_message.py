@@ -19,7 +19,7 @@ from detector.notify.message import (
     terminal_line,
     thread_line,
 )
-from detector.notify.wording import plain, span_text, value_text, wasted_gpu_hours
+from detector.notify.wording import plain, span_text, value_text
 from tests.notify.incidents import (
     MINUTE_MS,
     ONSET_MS,
@@ -239,29 +239,6 @@ def test_a_link_is_only_ever_http() -> None:
         assert "|open>" not in said
     said = told(slack_blocks(incident(), "opened", now_ms=0, permalink="https://x/a|b> c"))
     assert "<https://x/a%7Cb%3E%20c|open>" in said
-
-
-def test_the_job_waits_for_its_slowest_gpu_so_all_its_gpus_are_wasted() -> None:
-    hours = wasted_gpu_hours(
-        incident(gpus_total=1_000, relative_change=-0.5), until_ms=ONSET_MS + 90 * MINUTE_MS
-    )
-    assert hours == (750.0, 500.0)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"family": "telemetry"},
-        {"family": "accounting"},
-        {"direction": "up"},
-        {"relative_change": 0.0},
-        {"gpus_total": None, "job": Job(id="1")},
-    ],
-)
-def test_no_waste_is_claimed_where_nothing_is_lost_or_the_size_is_unknown(
-    changes: dict[str, Any],
-) -> None:
-    assert wasted_gpu_hours(incident(**changes), until_ms=ONSET_MS + MINUTE_MS) is None
 
 
 def test_a_job_that_stands_still_is_told_as_a_loss_of_everything() -> None:
