@@ -18,7 +18,7 @@ _FORGET_MS = 6 * 3_600_000
 # Resolved incidents are remembered this long, so that a finding made again from old samples is
 # recognised; at least what `first_look` reads again after a loss of state.
 _REMEMBER_MS = 24 * 3_600_000
-# A cursor is dropped when the job's keys have expired too (HistorySettings.keep, 7 d).
+# A cursor is dropped when the job's keys have long expired (HistorySettings.keep and a day).
 _DROP_MS = 8 * 24 * 3_600_000
 
 
