@@ -100,7 +100,9 @@ def load_cases(file: Path) -> tuple[Case, ...]:
     table = read(file)
     raw = table.content.get("case")
     for k, case in enumerate(raw if isinstance(raw, list) else ()):
-        want = case.get("want") if isinstance(case, dict) else None
+        if not isinstance(case, dict):
+            continue
+        want = case.get("want")
         features = want.get("features") if isinstance(want, dict) else None
         for place, named in (("evidence", case.get("evidence")), ("want.features", features)):
             for name in named if isinstance(named, dict) else ():

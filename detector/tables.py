@@ -117,6 +117,10 @@ class Table:
             for k, element in enumerate(value):
                 self._value(element, item, f"{path}[{k}]")
             return
+        if get_origin(kind) is dict and isinstance(value, dict):
+            for key, element in value.items():
+                self._value(element, get_args(kind)[1], _join(path, str(key)))
+            return
         allowed = _allowed(kind)
         if allowed and isinstance(value, str):
             if value not in allowed:
@@ -135,10 +139,12 @@ class Table:
         tag = value.get(key)
         if tag is None:
             self.complain(_join(path, key), f"missing; write one of {', '.join(sorted(tags))}")
+        elif not isinstance(tag, str):
+            self.complain(_join(path, key), f"must be text, not {_named(tag)}")
         elif tag not in tags:
-            message = f'unknown {key} "{tag}"{did_you_mean(str(tag), tags)}'
+            message = f'unknown {key} "{tag}"{did_you_mean(tag, tags)}'
             self.complain(_join(path, key), message)
-        return tags.get(str(tag))
+        return tags.get(tag) if isinstance(tag, str) else None
 
     def _whole(self, value: object, kind: Any, path: str) -> Any:
         try:
@@ -307,6 +313,7 @@ def _lines(text: str) -> dict[str, int]:
         elif header := _HEADER.match(line):
             prefix = _header(header[1], header[2].replace(" ", ""), counts)
             found.setdefault(prefix, number)
+            found.setdefault(re.sub(r"\[\d+\]$", "", prefix), number)
         elif key := _KEY.match(line):
             path = _join(prefix, key[1].strip("\"'"))
             found.setdefault(path, number)
@@ -337,4 +344,4 @@ def _line(lines: dict[str, int], path: str) -> int | None:
 def _ancestors(path: str) -> Iterator[str]:
     while path:
         yield path
-        path = re.sub(r"(\.?[^.\[\]]+|\[\d+\])$", "", path)
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]

@@ -187,3 +187,22 @@ def test_the_environment_is_left_alone(tmp_path: Path) -> None:
     before = dict(os.environ)
     loaded(tmp_path, SLACK + 'token_env = "T"\n')
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            '[[receiver]]\ntype = "webhook"\nname = "w"\nurl = "https://h/"\n'
+            'secret_env = "S"\nheaders = { a = [1] }\n',
+            "6: receiver[0].headers.a: must be text, not a list",
+        ),
+        ("[[receiver]]\ntype = {}\n", "2: receiver[0].type: must be text, not a table"),
+        ("receiver = 3\n", "1: receiver: must be a list, not a number (3)"),
+        ("[[redis]]\n", "1: redis: must be a table, not a list"),
+    ],
+)
+def test_values_of_another_shape_are_told_with_their_place(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    assert problems(tmp_path, text) == [told]
