@@ -1,17 +1,19 @@
 """`ofuwatch replay`: the detector over recordings."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from detector.cli import EXIT_UNAVAILABLE, fail
+from detector.cli import EXIT_INTERRUPTED, EXIT_UNAVAILABLE, fail
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from detector.analysis.judge import Content
-    from detector.incident.incident import Incident
     from detector.replay import Replayed
     from detector.store.recording import Recording
 
@@ -43,22 +45,26 @@ def command(
     Columns timestamp,job,value[,metric][,gpu]; timestamp in epoch seconds or ISO 8601, value
     0..1 or NaN or empty. Exit 0 whether or not something was found, 2 on bad input.
     """
-    from detector.store.recording import RecordingError, read
-
     content = _content(models, rules)
     try:
-        recordings = read(paths)
-    except RecordingError as error:
-        fail(str(error))
-    replayed = _replay(recordings, content, cluster=cluster, quiet=quiet)
-    for job, why in replayed.poisoned.items():
-        click.echo(f"ofuwatch: job {job} could not be judged: {why}", err=True)
-    if json_file is not None:
-        _write_json(replayed, json_file)
-    if plot is not None:
-        _plot(recordings, replayed.incidents, plot, quiet=quiet)
-    if not quiet and json_file != "-":
-        _table(recordings, replayed)
+        recordings = _read(paths, quiet=quiet)
+        # Before the work, so that nobody waits for results that have nowhere to go.
+        lines = _opened(json_file)
+        _made(plot)
+        replayed = _replay(
+            recordings, content, cluster=cluster, bands=plot is not None, quiet=quiet
+        )
+        for job, why in replayed.poisoned.items():
+            reason = " ".join(f"job {job!r} could not be judged: {why}".split())
+            click.echo(f"ofuwatch: {reason}", err=True)
+        if lines is not None:
+            _write_json(replayed, lines, name=json_file or "")
+        if plot is not None:
+            _plot(recordings, replayed, plot, quiet=quiet)
+        if not quiet and json_file != "-":
+            _summarise(recordings, replayed)
+    except KeyboardInterrupt:
+        fail("interrupted", code=EXIT_INTERRUPTED)
 
 
 def _content(models: Path | None, rules: Path | None) -> "Content":
@@ -70,115 +76,160 @@ def _content(models: Path | None, rules: Path | None) -> "Content":
         fail("\nofuwatch: ".join(str(problem) for problem in errors.problems))
 
 
-def _replay(
-    recordings: "Mapping[str, Recording]", content: "Content", *, cluster: str, quiet: bool
-) -> "Replayed":
+def _progress(*, quiet: bool) -> "Progress":
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from detector.incident.lifecycle import Policy
-    from detector.replay import replay
-
-    total = sum(len(recording.window.times_ms) for recording in recordings.values())
-    with Progress(
-        TextColumn("replaying {task.fields[jobs]} jobs"),
+    return Progress(
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("samples"),
+        TextColumn("{task.fields[unit]}"),
         console=Console(stderr=True),
         disable=quiet,
         transient=True,
-    ) as progress:
-        task = progress.add_task("", total=total, jobs=len(recordings))
+    )
+
+
+def _read(paths: Sequence[Path], *, quiet: bool) -> "Mapping[str, Recording]":
+    from detector.store.recording import RecordingError, files, read
+
+    try:
+        named = files(paths)
+        with _progress(quiet=quiet) as progress:
+            task = progress.add_task("reading", total=len(named), unit="files")
+            return read(named, on_file=lambda _: progress.advance(task))
+    except RecordingError as error:
+        fail(str(error))
+
+
+def _opened(target: str | None) -> BinaryIO | None:
+    if target is None:
+        return None
+    if target == "-":
+        return sys.stdout.buffer
+    try:
+        return Path(target).open("wb")
+    except OSError as error:
+        fail(f"--json {target}: cannot be written: {error.strerror}", code=EXIT_UNAVAILABLE)
+
+
+def _made(folder: Path | None) -> None:
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "is a file" if folder.is_file() else error.strerror
+        fail(f"--plot {folder}: no folder can be made: {why}", code=EXIT_UNAVAILABLE)
+
+
+def _replay(
+    recordings: "Mapping[str, Recording]",
+    content: "Content",
+    *,
+    cluster: str,
+    bands: bool,
+    quiet: bool,
+) -> "Replayed":
+    from detector.incident.lifecycle import Policy
+    from detector.replay import replay
+
+    with _progress(quiet=quiet) as progress:
+        task = progress.add_task(
+            f"replaying {len(recordings)} jobs",
+            total=sum(len(recording.window.times_ms) for recording in recordings.values()),
+            unit="samples",
+        )
         return replay(
             recordings,
             content,
             cluster=cluster,
             policy=Policy(),
+            expected=bands,
             on_entries=lambda count: progress.advance(task, count),
         )
 
 
-def _write_json(replayed: "Replayed", target: str) -> None:
+def _write_json(replayed: "Replayed", stream: BinaryIO, *, name: str) -> None:
     import msgspec
 
     from detector.replay import as_line
 
-    lines = b"".join(msgspec.json.encode(as_line(item)) + b"\n" for item in replayed.incidents)
-    if target == "-":
-        click.get_binary_stream("stdout").write(lines)
-        return
     try:
-        Path(target).write_bytes(lines)
+        for incident in replayed.incidents:
+            stream.write(msgspec.json.encode(as_line(incident)) + b"\n")
+        stream.flush()
+        if name != "-":
+            stream.close()
+    except BrokenPipeError:
+        raise  # a reader that has seen enough; click knows what to do
     except OSError as error:
-        fail(f"--json {target}: cannot be written: {error.strerror}", code=EXIT_UNAVAILABLE)
+        _lost(f"--json {name}", error)
 
 
 def _plot(
     recordings: "Mapping[str, Recording]",
-    incidents: "Sequence[Incident]",
+    replayed: "Replayed",
     folder: Path,
     *,
     quiet: bool,
 ) -> None:
-    import re
-
-    from rich.console import Console
-    from rich.progress import track
-
     from detector.notify.chart import draw
 
+    names = _file_names(recordings)
+    with _progress(quiet=quiet) as progress:
+        task = progress.add_task("drawing", total=len(recordings), unit="charts")
+        for job, recording in recordings.items():
+            picture = draw(
+                recording.window,
+                incidents=[item for item in replayed.incidents if item.job.id == job],
+                title=job,
+                band=replayed.expected.get(job),
+                excluded=replayed.excluded.get(job, ()),
+            )
+            try:
+                (folder / f"{names[job]}.png").write_bytes(picture)
+            except OSError as error:
+                fail(
+                    f"--plot {folder / names[job]}.png: cannot be written: {error.strerror}",
+                    code=EXIT_UNAVAILABLE,
+                )
+            progress.advance(task)
+
+
+def _file_names(jobs: Iterable[str]) -> dict[str, str]:
+    """Return a file name for each job: its id where that is safe, else with a hash of it."""
+    import hashlib
+    import re
+
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for job in jobs:
+        # 50 characters of at most 4 bytes, a hash and a suffix: below every system's 255.
+        name = re.sub(r"[^\w.=+-]+", "_", job)[:50].lstrip(".-")
+        # Some file systems do not tell upper from lower case.
+        if name != job or name.casefold() in taken:
+            name = f"{name}-{hashlib.sha256(job.encode()).hexdigest()[:8]}"
+        taken.add(name.casefold())
+        names[job] = name
+    return names
+
+
+def _summarise(recordings: "Mapping[str, Recording]", replayed: "Replayed") -> None:
+    from detector.cli.summary import print_summary
+
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for job, recording in track(
-            recordings.items(),
-            "drawing",
-            console=Console(stderr=True),
-            disable=quiet,
-            transient=True,
-        ):
-            mine = [incident for incident in incidents if incident.job.id == job]
-            name = re.sub(r"[^\w.=+-]+", "_", job)[:120]
-            (folder / f"{name}.png").write_bytes(
-                draw(recording.window, incidents=mine, title=job)
-            )
+        print_summary(recordings, replayed)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        fail(f"--plot {folder}: cannot be written: {error.strerror}", code=EXIT_UNAVAILABLE)
+        _lost("the summary", error)
 
 
-def _table(recordings: "Mapping[str, Recording]", replayed: "Replayed") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from detector.series import Duration, iso
-
-    table = Table(title="What the detector found", title_justify="left")
-    for name in ("job", "samples", "span", "incident", "onset (UTC)", "after", "change", "end"):
-        table.add_column(
-            name, justify="right" if name in ("samples", "span", "change") else "left"
-        )
-    for job, recording in recordings.items():
-        times = recording.window.times_ms
-        seconds = int(times[-1] - times[0]) // 1000 if len(times) else 0
-        head = (job, str(len(times)), str(Duration(seconds * 1000)))
-        mine = [item for item in replayed.incidents if item.job.id == job]
-        if not mine:
-            table.add_row(*head, "-", "", "", "", "")
-        for item in mine:
-            table.add_row(
-                *head,
-                item.kind,
-                iso(item.onset_ms),
-                str(Duration((item.detected_ms - item.onset_ms) // 1000 * 1000)),
-                f"{item.relative_change:+.1%}",
-                "open" if item.resolve_reason is None else item.resolve_reason,
-            )
-            head = ("", "", "")
-    console = Console()
-    console.print(table)
-    kinds = Counter(item.kind for item in replayed.incidents)
-    named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none"
-    rises = f"; {len(replayed.shifts)} lasting rises followed" if replayed.shifts else ""
-    console.print(
-        f"{len(recordings)} jobs, {len(replayed.incidents)} incidents: {named}{rises}."
-    )
+def _lost(what: str, error: OSError) -> None:
+    """Leave because an output cannot be written, without Python trying once more at exit."""
+    if what in ("--json -", "the summary"):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    fail(f"{what}: cannot be written: {error.strerror}", code=EXIT_UNAVAILABLE)

@@ -1,17 +1,28 @@
 """Stores that live in memory: what a replay runs on instead of Redis."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from detector.fleet import Job
 from detector.incident.incident import Incident
-from detector.incident.ledger import Action, Commit, Saved
+from detector.incident.ledger import Action, Commit, Saved, shard_of
 from detector.series import Batch, Window
 
 
 class MemoryHistories:
-    """Histories that were read whole, handed out in slices as a live store would."""
+    """Histories that were read whole, handed out in slices as a live store would.
+
+    Parameters
+    ----------
+    slice_entries
+        The most entries of a job that one call hands out.
+    slices
+        When given, each job's history is handed out in at most about so many slices of its
+        own size, for whoever looks at the state in between.
+    """
 
     def __init__(
         self,
@@ -19,10 +30,14 @@ class MemoryHistories:
         *,
         jobs: Mapping[str, Job],
         slice_entries: int = 360,
+        slices: int | None = None,
     ) -> None:
         self._recordings = recordings
         self._jobs = jobs
-        self._slice = slice_entries
+        self._slice = {
+            job: max(1, -(-len(window.times_ms) // slices)) if slices else slice_entries
+            for job, window in recordings.items()
+        }
 
     def increments(self, cursors: Mapping[str, int], *, now_ms: int) -> Batch:
         """Return at most a slice of each job's entries after its cursor, up to ``now_ms``."""
@@ -34,7 +49,7 @@ class MemoryHistories:
             if after is not None:
                 first = int(np.searchsorted(recording.times_ms, after, side="right"))
             end = int(np.searchsorted(recording.times_ms, now_ms, side="right"))
-            last = min(end, first + self._slice)
+            last = min(end, first + self._slice[job])
             more |= last < end
             if last > first:
                 parts.append((job, recording, first, last))
@@ -62,15 +77,22 @@ class MemoryHistories:
 
 
 class MemoryLedger:
-    """A ledger that keeps the newest revision of every incident, and all that was owed."""
+    """A ledger that keeps the newest revision of every incident, and forgets what is owed."""
 
     def __init__(self) -> None:
         self._saved: dict[int, Saved] = {}
         self.incidents: dict[str, Incident] = {}
 
     def load(self, shards: Collection[int]) -> Iterable[Saved]:
-        """Return what was last committed of each shard."""
-        return [self._saved[shard] for shard in shards if shard in self._saved]
+        """Return what was last committed of each shard, with all of its incidents."""
+        by_shard: dict[int, list[Incident]] = defaultdict(list)
+        for incident in self.incidents.values():
+            by_shard[shard_of(incident.job.id)].append(incident)
+        return [
+            replace(self._saved[shard], incidents=tuple(by_shard[shard]))
+            for shard in shards
+            if shard in self._saved
+        ]
 
     def actions(self, shards: Collection[int]) -> Mapping[int, Sequence[Action]]:
         """Return nothing: nobody is there to ask for anything."""
@@ -78,20 +100,16 @@ class MemoryLedger:
         return {}
 
     def commit(self, commits: Sequence[Commit]) -> None:
-        """Keep each incident's revision that is above the one it has."""
+        """Keep each incident's revision that is above the one it has, and the newest states."""
         for commit in commits:
             for incident in commit.incidents:
                 known = self.incidents.get(incident.id)
                 if known is None or incident.revision > known.revision:
                     self.incidents[incident.id] = incident
-            self._saved[commit.shard] = Saved(
-                shard=commit.shard,
-                states=commit.states or {},
-                cursors=commit.cursors or {},
-                incidents=tuple(
-                    item for item in self.incidents.values() if item in commit.incidents
-                ),
-            )
+            saved = self._saved.get(commit.shard, Saved(shard=commit.shard))
+            if commit.states is not None and commit.cursors is not None:
+                saved = replace(saved, states=commit.states, cursors=commit.cursors)
+            self._saved[commit.shard] = saved
 
 
 def _batch(parts: Sequence[tuple[str, Window, int, int]], *, more: bool) -> Batch:
