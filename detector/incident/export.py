@@ -15,8 +15,9 @@ from typing import Any
 from urllib.parse import quote
 
 from detector.analysis.change import Estimate
+from detector.analysis.rules import Severity
 from detector.fleet import Gpu
-from detector.incident.incident import Incident, Severity, Transition
+from detector.incident.incident import Incident, Transition
 from detector.metric import METRICS
 from detector.series import iso
 

@@ -5,15 +5,9 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from detector.analysis.judge import Finding
+from detector.analysis.rules import SEVERITIES, Severity
 from detector.fleet import Job
-from detector.incident.incident import (
-    SEVERITIES,
-    Incident,
-    RuledOut,
-    Severity,
-    State,
-    incident_id,
-)
+from detector.incident.incident import Incident, RuledOut, State, incident_id
 
 
 def begun(finding: Finding, *, family: str, time_ms: int, job: Job, cluster: str) -> Incident:

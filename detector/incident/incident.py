@@ -13,10 +13,8 @@ from typing import Literal
 import msgspec
 
 from detector.analysis.change import Cause, Direction, Estimate
+from detector.analysis.rules import Severity
 from detector.fleet import Gpu, Job
-
-Severity = Literal["info", "warning", "error", "critical"]
-SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error", "critical")
 
 ResolveReason = Literal[
     "recovered",

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from detector.incident.incident import SEVERITIES, Severity, Transition
+from detector.analysis.rules import SEVERITIES, Severity
+from detector.incident.incident import Transition
 from detector.incident.ledger import Notice
 from detector.incident.lifecycle import Policy
 from detector.series import Duration

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from detector.incident.incident import Incident, Severity, State, Transition
+from detector.analysis.rules import Severity
+from detector.incident.incident import Incident, State, Transition
 from detector.notify.chart import draw
 from detector.notify.message import (
     SlackMessage,
@@ -68,7 +69,7 @@ class SlackSettings(
     kw_only=True,
     forbid_unknown_fields=True,
 ):
-    """A ``[[receivers]]`` entry with ``type = "slack"``.
+    """A ``[[receiver]]`` entry with ``type = "slack"``.
 
     Attributes
     ----------

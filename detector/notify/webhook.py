@@ -16,8 +16,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from detector.analysis.rules import Severity
 from detector.incident.export import payload
-from detector.incident.incident import Severity
 from detector.notify.http import Failure, Response, host_of, parse_retry_after, post
 from detector.notify.receiver import Attempt, Outcome, Policy, Refused, Retry, Sent
 from detector.series import Duration

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, ValidationError
 
 from detector.analysis.change import Estimate
+from detector.analysis.rules import SEVERITIES
 from detector.fleet import Gpu, Job
 from detector.incident.export import document, payload, permalink, schema, wasted_gpu_hours
 from detector.incident.incident import (
-    SEVERITIES,
     Incident,
     RuledOut,
     State,

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.incident.incident import SEVERITIES, Severity, TransitionType
+from detector.analysis.rules import SEVERITIES, Severity
+from detector.incident.incident import TransitionType
 from detector.incident.lifecycle import Found, Policy, Recovered, follow
 from detector.incident.route import Destination, Owed, Withheld, owed
 from detector.series import Duration
