@@ -111,7 +111,9 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
         return Rejected(
             reason=f"too few samples: {len(before)} before the onset and {len(after)} after it"
         )
-    healthy = _undipped(before, at_most=candidate.before)
+    # Evaluations at the very level of the fall, and the edges of dips, are no level to fall from.
+    least = candidate.before * (1 - settings.min_effect) - 2 * candidate.scale
+    healthy = _undipped(before, at_most=candidate.before) & (before >= least)
     start = latest_level(
         before[healthy], least=settings.min_before, effect=settings.min_effect / 2
     )
@@ -135,7 +137,8 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
         return Rejected(reason=f"smaller than an alarm is worth: {change:+.1%}")
     if p > settings.significance:
         return Rejected(reason=f"not significant: p = {p:.2g} with the noise this job has")
-    since = np.concatenate([kept, np.arange(len(before), len(values))])
+    # All after the last healthy sample: the online stage may have guessed late.
+    since = np.concatenate([kept, np.arange(kept[-1] + 1, len(values))])
     onset_ms, onset = _onset(series, since, old_level.value, new_level.value)
     first_after = int(use[stepped][0])
     return Confirmed(

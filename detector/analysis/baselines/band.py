@@ -58,7 +58,7 @@ class BandState(Columns):
     seen_ms
         Time of the latest sample.
     side
-        Where the median is: -1 below the band, 0 inside, 1 above.
+        Where the series is held to be: -1 below the band, 0 inside, 1 above.
     out_ms, out_count, back_ms, back_count
         Since when, and for how many samples, it has been outside; inside again.
     state
@@ -117,14 +117,14 @@ def step(
     median = _median(state, max(1, min(RING, band.hold_samples // 2)))
     low, high = bounds(band, state)
     side = np.where(median < low, -1, np.where(median > high, 1, 0))
-    turned = side != state.side
     lead_ms = np.where(state.seen_ms > 0, state.seen_ms, times_ms)
-    outside = side != 0
-    state.out_ms[:] = np.where(turned & outside, lead_ms, state.out_ms)
-    state.out_count[:] = np.where(outside, np.where(turned, 1, state.out_count + 1), 0)
-    state.back_ms[:] = np.where(turned & ~outside, lead_ms, state.back_ms)
-    state.back_count[:] = np.where(outside, 0, np.where(turned, 1, state.back_count + 1))
-    state.side[:] = side
+    leaving = (side != 0) & (side != state.side)
+    state.out_ms[:] = np.where(leaving, lead_ms, state.out_ms)
+    state.out_count[:] = np.where(leaving, 1, state.out_count + (side != 0))
+    back = (side == 0) & (state.side != 0)
+    state.back_ms[:] = np.where(back & (state.back_count == 0), lead_ms, state.back_ms)
+    state.back_count[:] = np.where(back, state.back_count + 1, 0)
+    state.side[:] = np.where(side != 0, side, state.side)
     _end(band, state, times_ms, median, found)
     _raise(band, state, times_ms, median, found)
     state.seen_ms[:] = times_ms
@@ -133,19 +133,19 @@ def step(
 def _end(
     band: Band, state: BandState, times_ms: IntArray, median: FloatArray, found: Found
 ) -> None:
-    over = (state.state > INSIDE) & (state.back_count >= max(2, band.hold_samples // 4))
-    for k in np.flatnonzero(over):
-        if state.state[k] == CONFIRMED:
-            found.recoveries.append(
-                Recovery(
-                    column=int(found.columns[k]),
-                    since_ms=int(state.back_ms[k]),
-                    time_ms=int(times_ms[k]),
-                    level=float(median[k]),
-                )
+    """Count a column as inside once its median has been there for a quarter of the stay."""
+    over = (state.side != 0) & (state.back_count >= max(2, band.hold_samples // 4))
+    for k in np.flatnonzero(over & (state.state == CONFIRMED)):
+        found.recoveries.append(
+            Recovery(
+                column=int(found.columns[k]),
+                since_ms=int(state.back_ms[k]),
+                time_ms=int(times_ms[k]),
+                level=float(median[k]),
             )
-        state.state[k] = INSIDE
-        state.known_side[k] = 0
+        )
+    for name in ("side", "state", "known_side", "out_count", "back_count"):
+        getattr(state, name)[over] = 0
 
 
 def _raise(
