@@ -53,10 +53,11 @@ def test_development_runs_on_the_versions_that_the_service_is_locked_to() -> Non
 
 @pytest.mark.parametrize("folder", ["models", "rules"])
 def test_a_wheel_holds_the_shipped_content_unchanged(wheel: Path, folder: str) -> None:
-    here = {p.name: p.read_bytes() for p in (ROOT / folder).glob("*.toml")}
-    there = {
-        p.name: p.read_bytes() for p in (wheel / "detector/_content" / folder).glob("*.toml")
-    }
+    here, there = (
+        {path.relative_to(root): path.read_bytes() for path in root.rglob("*.toml")}
+        for root in (ROOT / folder, wheel / "detector/_content" / folder)
+    )
+    assert here
     assert here == there
 
 
