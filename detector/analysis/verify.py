@@ -111,7 +111,7 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
         return Rejected(
             reason=f"too few samples: {len(before)} before the onset and {len(after)} after it"
         )
-    # Evaluations at the very level of the fall, and the edges of dips, are no level to fall from.
+    # Evaluations at the level of the fall and edges of dips are no level to fall from.
     least = candidate.before * (1 - settings.min_effect) - 2 * candidate.scale
     healthy = _undipped(before, at_most=candidate.before) & (before >= least)
     start = latest_level(

@@ -147,6 +147,8 @@ class LevelState(Columns):
         The latest block means and their starts. Shape ``(columns, MEANS)``.
     evidence, evidence_peak, drift_ms, drift_sum, drift_count
         The CUSUM and the blocks since it left zero.
+    sharp, sharp_ms
+        The CUSUM for greater falls, and when it left zero.
     rise_ms, rise_count
         Since when, and for how many blocks, the level has been above the baseline.
     dip_ms, dip_low, dip_count, dip_sum, dip_back, dip_back_ms, dip_still
@@ -196,6 +198,8 @@ class LevelState(Columns):
     drift_ms: IntArray
     drift_sum: FloatArray
     drift_count: IntArray
+    sharp: FloatArray
+    sharp_ms: IntArray
     rise_ms: IntArray
     rise_count: IntArray
     dip_ms: IntArray

@@ -81,7 +81,8 @@ def _restart(state: LevelState, column: int, level: float) -> None:
     state.level[column] = level
     state.settled[column] = False
     state.settle_ms[column] = state.seen_ms[column]
-    for name in ("block_count", "blocks", "evidence", "evidence_peak", "rise_count", "dip_ms",
+    for name in ("block_count", "blocks", "evidence", "evidence_peak",
+                 "sharp", "rise_count", "dip_ms",
                  "back_count", "quiet_ms", "raised"):  # fmt: skip
         getattr(state, name)[column] = 0
 

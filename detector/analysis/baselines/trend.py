@@ -24,6 +24,11 @@ _LEAST_SCALE = 0.002
 _LEAST_BLOCK_SCALE = 0.005
 # Blocks agree, and the level has settled, within this share of the level.
 _AGREEMENT = 0.02
+# A second sum looks for falls this many times the least effect: where the noise is as large as
+# the fall, the sum for the least one takes three times as long.
+_SHARP = 4
+# A drift is on its way back when the latest block lies above its mean by this share of it.
+_RISING = 0.3
 # Blocks that a drift or a rise needs at least.
 _LEAST_BLOCKS = 3
 
@@ -72,7 +77,7 @@ def _settled(baseline: Level, state: LevelState, at: IntArray) -> None:
     state.block_var[at] = 2 * state.scale[at] ** 2 / baseline.block_samples
     state.block_cov[at] = 0
     state.blocks[at] = 2
-    state.evidence[at] = 0
+    state.evidence[at] = state.sharp[at] = 0
     state.rise_count[at] = 0
 
 
@@ -176,11 +181,11 @@ def _judge(
     level = state.level[at]
     scale = np.maximum(_long_run_scale(state, at), _LEAST_BLOCK_SCALE * level)
     before = state.evidence[at]
-    evidence = fall_evidence(
-        level - mean, before, shift=baseline.min_effect * level, scale=scale,
-        cap=baseline.evidence / _LEAST_BLOCKS,
-    )  # fmt: skip
-    evidence = np.minimum(evidence, 1.5 * baseline.evidence)
+    evidence = _accumulated(baseline, level, mean, before, scale=scale, times=1)
+    sharp = _accumulated(baseline, level, mean, state.sharp[at], scale=scale, times=_SHARP)
+    leaving = (state.sharp[at] <= 0) & (sharp > 0)
+    state.sharp_ms[at] = np.where(leaving, state.block_ms[at], state.sharp_ms[at])
+    state.sharp[at] = sharp
     starting = (before <= 0) & (evidence > 0)
     ending = (before > 0) & (evidence <= 0) & (state.evidence_peak[at] >= baseline.evidence)
     if ending.any():
@@ -200,10 +205,26 @@ def _judge(
         state.rise_count[at] == 0, state.block_ms[at], state.rise_ms[at]
     )
     state.rise_count[at] = np.where(rising, state.rise_count[at] + 1, 0)
-    calm = ~rising & (evidence < baseline.evidence / 3)
+    calm = ~rising & (np.maximum(evidence, sharp) < baseline.evidence / 3)
     _follow(baseline, state, at[calm], times_ms, mean=mean[calm], scale=scale[calm])
     _raise_drift(baseline, state, at, times_ms, mean=mean, scale=scale, found=found)
     _take_rise(baseline, state, at[rising], times_ms, found)
+
+
+def _accumulated(
+    baseline: Level, level: FloatArray, mean: FloatArray, evidence: FloatArray, *,
+    scale: FloatArray, times: int,
+) -> FloatArray:  # fmt: skip
+    """Return the evidence for a fall by ``times`` the least effect, this block included."""
+    evidence = fall_evidence(
+        level - mean,
+        evidence,
+        shift=times * baseline.min_effect * level,
+        scale=scale,
+        cap=baseline.evidence / _LEAST_BLOCKS,
+    )
+    # Bounded, so that it also forgets soon when the fall is over.
+    return np.minimum(evidence, 1.5 * baseline.evidence)
 
 
 def _long_run_scale(state: LevelState, at: IntArray) -> FloatArray:
@@ -247,32 +268,35 @@ def _raise_drift(
     baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, *, mean: FloatArray,
     scale: FloatArray, found: Found,
 ) -> None:  # fmt: skip
-    ripe = (state.evidence[at] >= baseline.evidence) & (state.drift_count[at] >= _LEAST_BLOCKS)
-    ripe &= state.raised[at] == 0
+    small = state.evidence[at] >= baseline.evidence
+    ripe = (small | (state.sharp[at] >= baseline.evidence)) & (state.raised[at] == 0)
+    ripe &= state.drift_count[at] >= _LEAST_BLOCKS
     if not ripe.any():
         return
     at, mean, scale = at[ripe], mean[ripe], scale[ripe]
     level = state.level[at]
+    since_ms = np.where(small[ripe], state.drift_ms[at], state.sharp_ms[at])
     after = state.drift_sum[at] / state.drift_count[at]
     latest = np.nanmean(state.means[at, -_LEAST_BLOCKS:], axis=1)
     relative = latest / level
-    wait = unknown_ms(baseline, state, at, onset_ms=state.drift_ms[at], relative=relative)
+    wait = unknown_ms(baseline, state, at, onset_ms=since_ms, relative=relative)
     wait = np.maximum(wait, habit_ms(baseline, state, at, relative=relative))
-    believed = times_ms[at] - state.drift_ms[at] >= wait
+    believed = times_ms[at] - since_ms >= wait
     believed &= latest <= level * (1 - baseline.min_effect)
     # On its way back up: a warm-up's tail, or the end of a phase.
     believed &= mean <= after + np.maximum(scale, _RISING * (level - after))
     believed &= (times_ms[at] >= state.quiet_ms[at]) | (latest < state.quiet_level[at])
-    for k, now in zip(at[believed], latest[believed], strict=True):
+    chosen = zip(at[believed], latest[believed], since_ms[believed], strict=True)
+    for k, now, onset_ms in chosen:
         state.raised[k] = DRIFT
-        state.raised_ms[k] = state.drift_ms[k]
+        state.raised_ms[k] = onset_ms
         state.raised_level[k] = now
         found.candidates.append(
             Candidate(
                 column=int(found.columns[k]),
                 cause="drift",
                 direction="down",
-                onset_ms=int(state.drift_ms[k]),
+                onset_ms=int(onset_ms),
                 time_ms=int(times_ms[k]),
                 before=float(state.level[k]),
                 after=float(now),
@@ -280,10 +304,6 @@ def _raise_drift(
                 step_ms=int(state.step_ms[k]),
             )
         )
-
-
-# A drift is on its way back when the latest block lies above its mean by this share of it.
-_RISING = 0.3
 
 
 def _take_rise(
@@ -304,7 +324,7 @@ def _take_rise(
         state.block_var[k] = max(state.block_var[k], scale[0] ** 2 / baseline.block_samples * 2)
         state.blocks[k] = 2
         state.rise_count[k] = 0
-        state.evidence[k] = 0
+        state.evidence[k] = state.sharp[k] = 0
         if np.isnan(state.held_level[k]):
             found.shifts.append(
                 Shift(
