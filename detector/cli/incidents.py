@@ -90,7 +90,7 @@ def print_table(incidents: "Sequence[Incident]") -> None:
             change,
         )
         # As texts, since a job's name may look like markup.
-        table.add_row(*(Text(cell, no_wrap=False) for cell in cells))
+        table.add_row(*(Text(cell) for cell in cells))
     Console().print(table)
 
 

@@ -1,0 +1,375 @@
+"""The verbs that look into the store: what they print, and how they end when they cannot."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+import redis
+from click.testing import CliRunner, Result
+
+from detector.cli import main
+from detector.incident.export import schema
+from detector.incident.incident import Incident, State
+from detector.incident.ledger import Commit, Notice, shard_of
+from detector.store.history import History, HistorySettings
+from detector.store.keys import Keys
+from detector.store.ledger import Ledger
+from detector.store.outbox import Outbox
+from detector.tables import shipped
+from tests.store.owed import incident, notice, owing
+
+NOW_MS = time.time_ns() // 1_000_000
+KEYS = Keys()
+VERBS = (
+    ("jobs",),
+    ("show", "j"),
+    ("incidents",),
+    ("ack", "inc_x"),
+    ("dlq", "list"),
+    ("dlq", "replay"),
+    ("dlq", "drop", "evt_x"),
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path, valkey: str) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(f'[redis]\nurl = "unix://{valkey}"\n')
+    return path
+
+
+def run(config: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "--config", str(config)])
+
+
+def serve(config: Path) -> subprocess.CompletedProcess[str]:
+    """Run the service as a process of its own, since it takes the log over; it must end."""
+    with config.open("a") as file:
+        file.write(f'[content]\nmodels = "{shipped()}/models"\nrules = "{shipped()}/rules"\n')
+    return subprocess.run(
+        [sys.executable, "-m", "detector.cli", "serve", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def one_line(result: Result) -> str:
+    """The one clear line that a refusal is."""
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("ofuwatch: ")
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+@pytest.fixture
+def histories(redis_client: redis.Redis) -> History:
+    history = History(redis_client, KEYS, HistorySettings())
+    redis_client.hset("ofu:{older}:m", mapping={"name": "llama", "owner": "ada"})
+    for job, ago_ms in (("older", 600_000), ("newer", 10_000)):
+        for k in range(40):
+            history.write(job, time_ms=NOW_MS - ago_ms - 30_000 * (40 - k), ofu=0.4)
+    return history
+
+
+def live(redis_client: redis.Redis, *, job: str = "newer") -> Incident:
+    one = incident(job, onset_ms=NOW_MS - 600_000)
+    Ledger(redis_client, KEYS).commit([owing(one, notice(one))])
+    return one
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_before_any_service_ran_each_verb_says_so_and_starts_nothing(
+    verb: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    path = tmp_path / "config.toml"
+    path.write_text(f'[redis]\nstate = "{tmp_path / "state"}"\n')
+    result = run(path, *verb)
+    assert result.exit_code == 3
+    assert "there is no store yet: `ofuwatch serve` makes one" in one_line(result)
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("redis://127.0.0.1:1", "does not answer; check that the server runs"),
+        ("http://example.com", "is no address of a store; write redis://HOST:PORT/DB"),
+    ],
+)
+def test_a_store_out_of_reach_is_one_line_and_exit_code_3(
+    verb: tuple[str, ...], url: str, advice: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text(f'[redis]\nurl = "{url}"\n')
+    result = run(tmp_path / "config.toml", *verb)
+    assert result.exit_code == 3
+    assert advice in one_line(result)
+
+
+def test_a_wrong_password_is_one_line_that_does_not_repeat_it(
+    redis_client: redis.Redis, config: Path, tmp_path: Path
+) -> None:
+    redis_client.config_set("requirepass", "right")
+    try:
+        (tmp_path / "password").write_text("HUSH")
+        config.write_text(config.read_text() + 'password_file = "password"\n')
+        result = run(config, "jobs")
+        assert result.exit_code == 3
+        assert "refuses the login" in one_line(result)
+        assert "HUSH" not in result.output
+        done = serve(config)
+        assert (done.returncode, done.stderr) == (3, result.stderr)
+    finally:
+        redis_client.config_set("requirepass", "")
+
+
+@pytest.mark.parametrize("verb", [*VERBS, ("serve",)], ids=" ".join)
+def test_a_bad_configuration_is_told_with_its_place_and_exit_code_2(
+    verb: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[redis]\nurll = "redis://localhost"\n')
+    result = run(path, *verb)
+    assert result.exit_code == 2
+    assert 'config.toml:2: redis.urll: unknown key; did you mean "url"?' in result.stderr
+    result = run(tmp_path / "nowhere.toml", *verb)
+    assert result.exit_code == 2
+    assert "No such file" in one_line(result)
+
+
+def test_serve_tells_every_secret_that_is_missing_and_leaves_no_server_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    (tmp_path / "short").write_text("whsec_HUSH")
+    path = tmp_path / "config.toml"
+    path.write_text(
+        f'[redis]\nstate = "{tmp_path / "state"}"\n'
+        '[[receiver]]\ntype = "slack"\nname = "a"\nchannel = "C1"\ntoken_file = "none"\n'
+        '[[receiver]]\ntype = "slack"\nname = "b"\nwebhook_env = "OFU_NOT_SET"\n'
+        '[[receiver]]\ntype = "webhook"\nname = "c"\nurl = "https://example.com/"\n'
+        'secret_file = "short"\n'
+    )
+    done = serve(path)
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3
+    assert "receiver 'a': token_file: cannot be read: No such file" in lines[0]
+    assert "receiver 'b': webhook_env: $OFU_NOT_SET is not set or empty" in lines[1]
+    assert "receiver 'c'" in lines[2]
+    assert "HUSH" not in done.stderr
+    assert not (tmp_path / "state" / "store" / "socket").exists()
+
+
+def test_jobs_are_listed_with_the_latest_first(histories: History, config: Path) -> None:
+    assert histories.jobs()
+    result = run(config, "jobs")
+    assert result.exit_code == 0
+    first, second = result.output.splitlines()
+    assert first.startswith("newer  ")
+    assert first.endswith(" ago")
+    assert second.startswith("llama (older)  ")
+    assert second.endswith("  ada")
+    result = run(config, "jobs", "--limit", "1")
+    assert result.output.splitlines()[1:] == ["... and 1 more; --limit shows them"]
+
+
+def test_an_empty_store_says_how_a_history_begins(
+    redis_client: redis.Redis, config: Path
+) -> None:
+    assert not redis_client.keys()
+    result = run(config, "jobs")
+    assert result.exit_code == 0
+    assert result.output.strip().endswith("XADD ofu:{JOB}:s * v 0.41")
+    assert run(config, "incidents").output == "No live incidents; --all lists the rest.\n"
+    assert run(config, "incidents", "--all").output == "No incidents.\n"
+    assert run(config, "incidents", "--json").output == ""
+    assert run(config, "dlq", "list").output == "No dead letters.\n"
+
+
+@pytest.mark.parametrize("limit", ["0", "-3", "many"])
+def test_a_limit_that_is_none_is_bad_input(config: Path, limit: str) -> None:
+    for verb in ("jobs", "incidents"):
+        result = run(config, verb, "--limit", limit)
+        assert result.exit_code == 2
+        assert "--limit" in result.stderr
+
+
+def test_show_tells_who_what_and_what_was_found(
+    histories: History, redis_client: redis.Redis, config: Path, tmp_path: Path
+) -> None:
+    one = live(redis_client)
+    png = tmp_path / "job.png"
+    result = run(config, "show", "newer", "--last", "2h", "--plot", str(png))
+    assert result.exit_code == 0
+    for text in (
+        "Job newer",
+        "OFU over the last 2h: 40 samples, 0 unusable, every 30s",
+        "5 % / median / 95 %: 0.400 / 0.400 / 0.400, now 0.400",
+        "Set aside: nothing",
+        one.id,
+        f"Drawn to {png}",
+    ):
+        assert text in result.output
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "newer" in histories.jobs()
+
+
+def test_show_refuses_what_it_cannot_do(
+    histories: History, config: Path, tmp_path: Path
+) -> None:
+    assert histories.jobs()
+    for arguments, code, text in (
+        (("nobody",), 1, "no job 'nobody'; `ofuwatch jobs` lists them"),
+        (("",), 2, "a job id has 1 to 512 bytes"),
+        (("x" * 600,), 2, "a job id has 1 to 512 bytes"),
+        (("newer", "--last", "5x"), 2, "--last: '5x' is not a duration"),
+        (("newer", "--plot", str(tmp_path / "no" / "x.png")), 2, "cannot be written"),
+    ):
+        result = run(config, "show", *arguments)
+        assert result.exit_code == code, arguments
+        assert text in one_line(result)
+
+
+def test_incidents_in_a_pipe_are_one_line_each_and_no_markup_is_read(
+    redis_client: redis.Redis, config: Path
+) -> None:
+    names = ["a", "[red]b[/red]", "c\x1b[2J\nd"]
+    ids = {live(redis_client, job=name).id for name in names}
+    result = run(config, "incidents")
+    head, *rows = result.output.splitlines()
+    assert head.split()[0] == "incident"
+    assert {row.split()[0] for row in rows} == ids
+    assert any("[red]b[/red]" in row for row in rows)
+    assert any("c%1B[2J%0Ad" in row for row in rows)
+    assert len(run(config, "incidents", "--job", "a").output.splitlines()) == 2
+    assert len(run(config, "incidents", "--limit", "2").output.splitlines()) == 3
+
+
+def test_incidents_on_a_terminal_of_80_columns_keep_their_ids_whole(
+    redis_client: redis.Redis, config: Path
+) -> None:
+    one = live(redis_client, job="[red]a-name-that-goes-on-" + "and-on-" * 12)
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "detector.cli", "incidents", "--config", str(config)]
+    environ = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=slave, env=environ) as process:
+        os.close(slave)
+        output = b""
+        while chunk := _read(master):
+            output += chunk
+        assert process.wait() == 0
+    os.close(master)
+    lines = re.sub(r"\x1b\[[0-9;]*m|\r", "", output.decode()).splitlines()
+    assert any(one.id in line for line in lines)
+    assert any("[red]a-name" in line for line in lines)
+    assert max(len(line) for line in lines) <= 80
+
+
+def _read(master: int) -> bytes:
+    try:
+        return os.read(master, 65_536)
+    except OSError:  # how Linux says that the other end is closed
+        return b""
+
+
+def test_incidents_as_json_are_what_consumers_get(
+    redis_client: redis.Redis, config: Path
+) -> None:
+    one = live(redis_client)
+    ended = incident("over", state=State.RESOLVED)
+    Ledger(redis_client, KEYS).commit([owing(ended)])
+    (line,) = run(config, "incidents", "--json").output.splitlines()
+    told = json.loads(line)
+    assert told["incident"]["id"] == one.id
+    whole = schema()
+    jsonschema.validate(told, {**whole["properties"]["data"], "$defs": whole["$defs"]})
+    assert len(run(config, "incidents", "--all", "--json").output.splitlines()) == 2
+
+
+def test_ack_queues_what_was_asked_for(redis_client: redis.Redis, config: Path) -> None:
+    one = live(redis_client)
+    result = run(config, "ack", one.id, "--by", "ada")
+    assert result.exit_code == 0
+    assert result.output == (
+        f"{one.id} will be acknowledged at the service's next tick, by ada.\n"
+    )
+    result = run(config, "ack", one.id, "--resolve", "false_positive", "--by", "\x1b[2J eve")
+    assert "resolved as false_positive" in result.output
+    assert "\x1b" not in result.output
+    waiting = Ledger(redis_client, KEYS).actions([shard_of(one.job.id)])
+    (actions,) = waiting.values()
+    assert [(item.verb, item.reason) for item in actions] == [
+        ("acknowledge", ""),
+        ("resolve", "false_positive"),
+    ]
+    assert actions[0].actor == "ada"
+
+
+def test_ack_refuses_what_it_cannot_do(redis_client: redis.Redis, config: Path) -> None:
+    ended = incident("over", state=State.RESOLVED)
+    Ledger(redis_client, KEYS).commit([owing(ended)])
+    result = run(config, "ack", "inc_x")
+    assert result.exit_code == 1
+    assert "`ofuwatch incidents --all` lists them" in one_line(result)
+    result = run(config, "ack", ended.id)
+    assert result.exit_code == 1
+    assert "is over already" in one_line(result)
+    assert run(config, "ack", ended.id, "--resolve", "recovered").exit_code == 2
+
+
+@pytest.fixture
+def letter(redis_client: redis.Redis) -> Notice:
+    """A notice that its receiver refused for good."""
+    one = incident("refused\x1b[2J")
+    owed = notice(one)
+    Ledger(redis_client, KEYS).commit(
+        [Commit(shard=shard_of(one.job.id), incidents=(one,), notices=(owed,))]
+    )
+    outbox = Outbox(redis_client, KEYS)
+    (claim,) = outbox.claim(("slack",), now_ms=NOW_MS, lease_ms=1_000, limit=1)
+    assert outbox.bury(claim, count=1, reason="channel_not_found", now_ms=NOW_MS)
+    return owed
+
+
+def test_dead_letters_are_listed_replayed_and_dropped(
+    letter: Notice, redis_client: redis.Redis, config: Path
+) -> None:
+    event = letter.transition.event_id
+    listed = run(config, "dlq", "list").output
+    assert listed.startswith(event)
+    assert "channel_not_found, after 1 try" in listed
+    assert "\x1b" not in listed
+    assert run(config, "dlq", "list", "--receiver", "other").output == "No dead letters.\n"
+    assert run(config, "dlq", "replay", event).output == "1 queued again.\n"
+    assert Outbox(redis_client, KEYS).pending()["slack"].notices == 1
+    for verb in ("replay", "drop"):
+        result = run(config, "dlq", verb, event)
+        assert result.exit_code == 1
+        assert "`ofuwatch dlq list` lists them" in one_line(result)
+    assert run(config, "dlq", "replay").output == "0 queued again.\n"
+
+
+def test_a_dead_letter_that_was_dropped_is_gone(letter: Notice, config: Path) -> None:
+    assert run(config, "dlq", "drop", letter.transition.event_id).output == "1 dropped.\n"
+    assert run(config, "dlq", "list").output == "No dead letters.\n"
+
+
+def test_an_interrupted_verb_ends_with_130(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("click.echo", interrupted)  # Ctrl-C while it prints
+    assert run(config, "incidents").exit_code == 130
