@@ -1,0 +1,1 @@
+"""How well changes are found, against peers: ``python -m benchmarks.detection``."""
