@@ -129,17 +129,22 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
         after[steady], least=settings.min_after, effect=settings.min_effect / 2
     )
     kept_after = np.flatnonzero(steady)[present:]
+    # All after the last healthy sample: the online stage may have guessed late.
+    since = np.concatenate([kept, np.arange(kept[-1] + 1, len(values))])
+    present_level = float(np.median(after[kept_after]))
+    onset_ms, onset = _onset(series, since, level, min(present_level, level))
     use = np.concatenate([kept, len(before) + kept_after])
     stepped = use >= len(before)
+    late = times_ms[use] > onset_ms
+    if (stepped & late).sum() >= settings.min_after:
+        # The sample in which it began is neither.
+        use, stepped = use[~stepped | late], stepped[~stepped | late]
     old_level, new_level, p = _step(values[use], stepped, width=settings.min_after)
     change = new_level.value / old_level.value - 1 if old_level.value > 0 else 0.0
     if change > -settings.min_effect:
         return Rejected(reason=f"smaller than an alarm is worth: {change:+.1%}")
     if p > settings.significance:
         return Rejected(reason=f"not significant: p = {p:.2g} with the noise this job has")
-    # All after the last healthy sample: the online stage may have guessed late.
-    since = np.concatenate([kept, np.arange(kept[-1] + 1, len(values))])
-    onset_ms, onset = _onset(series, since, old_level.value, new_level.value)
     first_after = int(use[stepped][0])
     return Confirmed(
         metric=model.metric,
@@ -178,6 +183,7 @@ def _step(
 
     Errors are heteroskedasticity and autocorrelation robust (Newey and West 1987).
     """
+    from scipy.stats import t as student
     from statsmodels.regression.linear_model import OLS
 
     # Newey-West's rule of thumb is 4 (n/100)^(2/9): too short for AR(1) noise of 10 s samples.
@@ -193,16 +199,17 @@ def _step(
         use_t=True,
     )  # fmt: skip
     spread = np.sqrt(np.maximum(np.diag(np.asarray(fit.cov_params())), 0.0))
-    p = float(np.squeeze(fit.t_test(np.array([[-1.0, 1.0]])).pvalue))
-    return (
-        Estimate(
-            value=old, low=old - _Z95 * float(spread[0]), high=old + _Z95 * float(spread[0])
-        ),
-        Estimate(
-            value=new, low=new - _Z95 * float(spread[1]), high=new + _Z95 * float(spread[1])
-        ),
-        p if np.isfinite(p) else 1.0,
-    )
+    # Robust errors are too small where a side has few samples; white noise is the least.
+    counts = np.array([(~stepped).sum(), stepped.sum()])
+    noise = float(np.sqrt(fit.ssr / max(len(values) - 2, 1)))
+    spread = np.maximum(spread, noise / np.sqrt(counts))
+    t = (new - old) / float(np.hypot(*spread))
+    p = float(2 * student.sf(abs(t), df=max(len(values) - 2, 1)))
+    return _estimate(old, float(spread[0])), _estimate(new, float(spread[1])), p
+
+
+def _estimate(value: float, spread: float) -> Estimate:
+    return Estimate(value=value, low=value - _Z95 * spread, high=value + _Z95 * spread)
 
 
 def _exact(value: float) -> Estimate:
