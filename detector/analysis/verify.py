@@ -12,7 +12,7 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
-from detector.analysis.baselines import Band, Level, Model
+from detector.analysis.baselines import Band, Level, Model, Verification
 from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected
 from detector.analysis.changepoint import latest_level, locate
 from detector.series import (
@@ -105,47 +105,23 @@ def _announced(candidate: Candidate, events: Sequence[ContextEvent]) -> Rejected
 def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed | Rejected:
     """Compare the level since the onset with the level before it."""
     times_ms, values, settings = series.times_ms, series.values, model.verify
-    old = times_ms <= candidate.onset_ms
-    before, after = values[old], values[~old]
-    if len(before) < settings.min_before or len(after) < settings.min_after:
-        return Rejected(
-            reason=f"too few samples: {len(before)} before the onset and {len(after)} after it"
-        )
-    # Evaluations at the level of the fall and edges of dips are no level to fall from.
-    least = candidate.before * (1 - settings.min_effect) - 2 * candidate.scale
-    healthy = _undipped(before, at_most=candidate.before) & (before >= least)
-    start = latest_level(
-        before[healthy], least=settings.min_before, effect=settings.min_effect / 2
-    )
-    kept = np.flatnonzero(healthy)[start:]
-    if len(kept) < settings.min_before:
-        return Rejected(reason=f"too few samples: {len(kept)} at the level before the onset")
-    level = float(np.median(before[kept]))
-    low = after < level * (1 - settings.min_effect / 2)
-    if low.mean() < _LOW_SHARE:
-        return Rejected(reason=f"a spike: only {low.sum()} of {len(after)} samples are low")
-    steady = _undipped(after, at_most=candidate.before)
-    present = latest_level(
-        after[steady], least=settings.min_after, effect=settings.min_effect / 2
-    )
-    kept_after = np.flatnonzero(steady)[present:]
+    sides = _sides(candidate, series, settings)
+    if isinstance(sides, Rejected):
+        return sides
+    old, new = sides
+    level, present = float(np.median(values[old])), float(np.median(values[new]))
     # All after the last healthy sample: the online stage may have guessed late.
-    since = np.concatenate([kept, np.arange(kept[-1] + 1, len(values))])
-    present_level = float(np.median(after[kept_after]))
-    onset_ms, onset = _onset(series, since, level, min(present_level, level))
-    use = np.concatenate([kept, len(before) + kept_after])
-    stepped = use >= len(before)
-    late = times_ms[use] > onset_ms
-    if (stepped & late).sum() >= settings.min_after:
+    since = np.concatenate([old, np.arange(old[-1] + 1, len(values))])
+    onset_ms, onset = _onset(series, since, level, min(present, level))
+    if (times_ms[new] > onset_ms).sum() >= settings.min_after:
         # The sample in which it began is neither.
-        use, stepped = use[~stepped | late], stepped[~stepped | late]
-    old_level, new_level, p = _step(values[use], stepped, width=settings.min_after)
-    change = new_level.value / old_level.value - 1 if old_level.value > 0 else 0.0
+        new = new[times_ms[new] > onset_ms]
+    before, after, p = _step(values[old], values[new], width=settings.min_after)
+    change = after.value / before.value - 1 if before.value > 0 else 0.0
     if change > -settings.min_effect:
         return Rejected(reason=f"smaller than an alarm is worth: {change:+.1%}")
     if p > settings.significance:
         return Rejected(reason=f"not significant: p = {p:.2g} with the noise this job has")
-    first_after = int(use[stepped][0])
     return Confirmed(
         metric=model.metric,
         cause=candidate.cause,
@@ -153,16 +129,40 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
         onset_ms=onset_ms,
         onset=onset,
         detected_ms=candidate.time_ms,
-        before=old_level,
-        after=new_level,
+        before=before,
+        after=after,
         relative_change=max(change, -1.0),
         confidence=1 - p,
-        before_span=Interval(start_ms=int(times_ms[kept[0]]), end_ms=int(times_ms[kept[-1]])),
-        after_span=Interval(
-            start_ms=int(times_ms[first_after - 1]), end_ms=int(times_ms[use[-1]])
-        ),
-        excluded=_gaps(times_ms, use, first=int(kept[0])),
+        before_span=Interval(start_ms=int(times_ms[old[0]]), end_ms=int(times_ms[old[-1]])),
+        after_span=Interval(start_ms=int(times_ms[new[0] - 1]), end_ms=int(times_ms[new[-1]])),
+        excluded=_gaps(times_ms, np.concatenate([old, new])),
     )
+
+
+def _sides(
+    candidate: Candidate, series: Series, settings: Verification
+) -> tuple[IntArray, IntArray] | Rejected:
+    """Return which samples make the level before the onset, and which the present one."""
+    first = int(np.searchsorted(series.times_ms, candidate.onset_ms, side="right"))
+    before, after = series.values[:first], series.values[first:]
+    if len(before) < settings.min_before or len(after) < settings.min_after:
+        return Rejected(
+            reason=f"too few samples: {len(before)} before the onset and {len(after)} after it"
+        )
+    # Half of it: what moves a level by less than that can neither make nor hide a change.
+    effect = settings.min_effect / 2
+    # Evaluations at the level of the fall and edges of dips are no level to fall from.
+    least = candidate.before * (1 - settings.min_effect) - 2 * candidate.scale
+    old = np.flatnonzero(_undipped(before, at_most=candidate.before) & (before >= least))
+    if len(old) < settings.min_before:
+        return Rejected(reason=f"too few samples: {len(old)} at the level before the onset")
+    old = old[latest_level(before[old], least=settings.min_before, effect=effect) :]
+    low = after < float(np.median(before[old])) * (1 - effect)
+    if low.mean() < _LOW_SHARE:
+        return Rejected(reason=f"a spike: only {low.sum()} of {len(after)} samples are low")
+    new = np.flatnonzero(_undipped(after, at_most=candidate.before))
+    new = new[latest_level(after[new], least=settings.min_after, effect=effect) :]
+    return old, first + new
 
 
 def _undipped(values: FloatArray, *, at_most: float) -> BoolArray:
@@ -177,7 +177,7 @@ def _undipped(values: FloatArray, *, at_most: float) -> BoolArray:
 
 
 def _step(
-    values: FloatArray, stepped: BoolArray, *, width: int
+    before: FloatArray, after: FloatArray, *, width: int
 ) -> tuple[Estimate, Estimate, float]:
     """Return both levels with their intervals, and p of "no step", by least squares.
 
@@ -186,25 +186,23 @@ def _step(
     from scipy.stats import t as student
     from statsmodels.regression.linear_model import OLS
 
+    old, new = float(before.mean()), float(after.mean())
+    if np.ptp(before) + np.ptp(after) <= 1e-9 * max(abs(old), 1e-9):
+        return _exact(old), _exact(new), float(new == old)
+    counts = np.array([len(before), len(after)])
+    degrees = max(int(counts.sum()) - 2, 1)
     # Newey-West's rule of thumb is 4 (n/100)^(2/9): too short for AR(1) noise of 10 s samples.
-    lags = max(width, round(1.3 * np.sqrt(len(values))))
-    design = np.column_stack([~stepped, stepped]).astype(np.float64)
-    residual_power = np.ptp(values[stepped]) + np.ptp(values[~stepped])
-    old, new = float(values[~stepped].mean()), float(values[stepped].mean())
-    if residual_power <= 1e-9 * max(abs(old), 1e-9):
-        same = new == old
-        return _exact(old), _exact(new), 1.0 if same else 0.0
-    fit = OLS(values, design).fit(
-        cov_type="HAC", cov_kwds={"maxlags": min(lags, len(values) - 1)},
-        use_t=True,
-    )  # fmt: skip
+    lags = min(max(width, round(1.3 * np.sqrt(counts.sum()))), int(counts.sum()) - 1)
+    design = np.repeat(np.eye(2), counts, axis=0)
+    fit = OLS(np.concatenate([before, after]), design).fit(
+        cov_type="HAC", cov_kwds={"maxlags": lags}
+    )
     spread = np.sqrt(np.maximum(np.diag(np.asarray(fit.cov_params())), 0.0))
     # Robust errors are too small where a side has few samples; white noise is the least.
-    counts = np.array([(~stepped).sum(), stepped.sum()])
-    noise = float(np.sqrt(fit.ssr / max(len(values) - 2, 1)))
+    noise = float(np.sqrt(fit.ssr / degrees))
     spread = np.maximum(spread, noise / np.sqrt(counts))
     t = (new - old) / float(np.hypot(*spread))
-    p = float(2 * student.sf(abs(t), df=max(len(values) - 2, 1)))
+    p = float(2 * student.sf(abs(t), df=degrees))
     return _estimate(old, float(spread[0])), _estimate(new, float(spread[1])), p
 
 
@@ -232,15 +230,13 @@ def _onset(series: Series, use: IntArray, old: float, new: float) -> tuple[int, 
     )
 
 
-def _gaps(times_ms: IntArray, used: IntArray, *, first: int) -> tuple[Interval, ...]:
-    """Return the stretches after ``first`` whose samples were not used."""
-    spans = []
-    for left, right in pairwise(used):
-        if right - left > 1:
-            spans.append(
-                Interval(start_ms=int(times_ms[left]), end_ms=int(times_ms[right - 1]))
-            )
-    return tuple(spans)
+def _gaps(times_ms: IntArray, used: IntArray) -> tuple[Interval, ...]:
+    """Return the stretches between the first and the last used sample that were not used."""
+    return tuple(
+        Interval(start_ms=int(times_ms[left]), end_ms=int(times_ms[right - 1]))
+        for left, right in pairwise(used)
+        if right - left > 1
+    )
 
 
 def _frozen(candidate: Candidate, series: Series, model: Model) -> Confirmed | Rejected:

@@ -63,7 +63,7 @@ def _start(
     lead_ms = np.minimum(times_ms[at] - state.seen_ms[at], _LEAD_STEPS * state.step_ms[at])
     start_ms = times_ms[at] - lead_ms.astype(np.int64)
     state.dip_ms[at] = start_ms
-    for name in ("dip_low", "dip_count", "dip_sum", "dip_back", "part_count", "part_off",
+    for name in ("dip_low", "dip_count", "dip_back", "part_count", "part_off",
                  "steady_up"):  # fmt: skip
         getattr(state, name)[at] = 0
     state.dip_still[at] = _silent(baseline, state, at, times_ms)
@@ -84,9 +84,8 @@ def _continue(
 ) -> None:
     value = values[at]
     state.dip_count[at] += 1
-    state.dip_sum[at] += value
     _watch_climb(state, at, value)
-    _watch_part(baseline, state, at, value, times_ms=times_ms)
+    _watch_part(baseline, state, at, value)
     # What comes after a standstill or a silence is timed from its end.
     still = value < baseline.still * state.level[at]
     still |= _silent(baseline, state, at, times_ms)
@@ -112,9 +111,7 @@ def _watch_climb(state: LevelState, at: IntArray, value: FloatArray) -> None:
     state.steady_up[at] = np.where(climbed, 0, state.steady_up[at])
 
 
-def _watch_part(
-    baseline: Level, state: LevelState, at: IntArray, value: FloatArray, *, times_ms: IntArray
-) -> None:
+def _watch_part(baseline: Level, state: LevelState, at: IntArray, value: FloatArray) -> None:
     """Cut the excursion where the level moves: two samples in a row off the same side."""
     part, deviation = state.part_level[at], state.part_dev[at]
     beyond = np.maximum(baseline.habit_width * state.level[at], _RISING_DEVIATIONS * deviation)
@@ -130,7 +127,7 @@ def _watch_part(
         some = at[cut]
         learn(
             baseline, state, some, relative=part[cut] / state.level[some],
-            lasted_ms=state.part_off_ms[some] - state.part_ms[some], times_ms=times_ms[some],
+            lasted_ms=state.part_off_ms[some] - state.part_ms[some],
         )  # fmt: skip
     count = np.where(side != 0, state.part_count[at], state.part_count[at] + 1)
     # The gain's floor lets a part follow a slow slide; a mean over all of it would not.
@@ -150,7 +147,7 @@ def _end(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray) -
     """Learn how its last part went, and forget it."""
     learn(
         baseline, state, at, relative=state.part_level[at] / state.level[at],
-        lasted_ms=state.dip_back_ms[at] - state.part_ms[at], times_ms=times_ms[at],
+        lasted_ms=state.dip_back_ms[at] - state.part_ms[at],
     )  # fmt: skip
     state.dip_ms[at] = 0
     # The last of a warm-up is a small fall that ends by itself; a deep one is still news.
@@ -166,19 +163,13 @@ def learn(
     *,
     relative: FloatArray,
     lasted_ms: IntArray,
-    times_ms: IntArray,
 ) -> None:
     """Remember dips that ended: the longest of each kind, the shortest kind making room."""
     # Shorter ones need no memory: every excursion is given the floor.
     long = baseline.habit_factor * lasted_ms > baseline.floor
     if not long.any():
         return
-    at, relative, lasted_ms, times_ms = (
-        at[long],
-        relative[long],
-        lasted_ms[long],
-        times_ms[long],
-    )
+    at, relative, lasted_ms = at[long], relative[long], lasted_ms[long]
     distance = abs(state.habit_level[at] - relative[:, None])
     distance = np.where(np.isfinite(distance), distance, np.inf)
     nearest = distance.argmin(axis=1)
@@ -189,7 +180,6 @@ def learn(
     state.habit_level[at, slot] = before + 0.3 * (relative - before)
     longest = np.where(known, state.habit_ms[at, slot], 0)
     state.habit_ms[at, slot] = np.maximum(longest, np.minimum(lasted_ms, baseline.patience))
-    state.habit_seen_ms[at, slot] = times_ms
 
 
 def unknown_ms(

@@ -151,9 +151,9 @@ class LevelState(Columns):
         The CUSUM for greater falls, and when it left zero.
     rise_ms, rise_count
         Since when, and for how many blocks, the level has been above the baseline.
-    dip_ms, dip_low, dip_count, dip_sum, dip_back, dip_back_ms, dip_still
-        The excursion: start, low samples, all samples, their sum, samples back inside in a
-        row, end of the last sample before those, whether it stood still.
+    dip_ms, dip_low, dip_count, dip_back, dip_back_ms, dip_still
+        The excursion: start, low samples, all samples, samples back inside in a row, end of
+        the last sample before those, whether it stood still or was silent.
     part_ms, part_level, part_dev, part_count
         The excursion's present part, between two moves of the level: its start, level, mean
         difference of two samples, samples.
@@ -171,8 +171,8 @@ class LevelState(Columns):
         After a refusal: silent until then, unless the level falls below that.
     raised, raised_ms, raised_level
         What was raised and is not settled yet, its onset and level.
-    habit_level, habit_ms, habit_seen_ms
-        Known dips: level relative to the baseline, longest duration, when last seen.
+    habit_level, habit_ms
+        Known dips: level relative to the baseline, longest duration.
         Shape ``(columns, HABITS)``.
     """
 
@@ -205,7 +205,6 @@ class LevelState(Columns):
     dip_ms: IntArray
     dip_low: IntArray
     dip_count: IntArray
-    dip_sum: FloatArray
     dip_back: IntArray
     dip_back_ms: IntArray
     dip_still: BoolArray
@@ -239,11 +238,10 @@ class LevelState(Columns):
     raised_level: FloatArray
     habit_level: FloatArray
     habit_ms: IntArray
-    habit_seen_ms: IntArray
 
 
 _WIDE = {"ring": RING, "means": MEANS, "means_ms": MEANS, "habit_level": HABITS,
-         "habit_ms": HABITS, "habit_seen_ms": HABITS}  # fmt: skip
+         "habit_ms": HABITS}  # fmt: skip
 _UNKNOWN = {"ring", "level", "scale", "means", "run_value", "held_level", "held_scale",
             "quiet_level", "habit_level"}  # fmt: skip
 

@@ -129,7 +129,6 @@ def _recover(
             np.array([column]),
             relative=np.array([state.change_level[column] / level]),
             lasted_ms=np.array([lasted_ms]),
-            times_ms=np.array([time_ms]),
         )
     found.recoveries.append(
         Recovery(

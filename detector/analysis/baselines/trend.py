@@ -189,7 +189,7 @@ def _judge(
     starting = (before <= 0) & (evidence > 0)
     ending = (before > 0) & (evidence <= 0) & (state.evidence_peak[at] >= baseline.evidence)
     if ending.any():
-        _learn_drift(baseline, state, at[ending], times_ms)
+        _learn_drift(baseline, state, at[ending])
     state.drift_ms[at] = np.where(starting, state.block_ms[at], state.drift_ms[at])
     fresh = starting | (evidence <= 0)
     state.drift_sum[at] = np.where(fresh, 0.0, state.drift_sum[at]) + np.where(
@@ -258,10 +258,10 @@ def _follow(
     state.level[at] += gain * off
 
 
-def _learn_drift(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray) -> None:
+def _learn_drift(baseline: Level, state: LevelState, at: IntArray) -> None:
     relative = state.drift_sum[at] / np.maximum(state.drift_count[at], 1) / state.level[at]
     lasted_ms = state.block_ms[at] - state.drift_ms[at]
-    learn(baseline, state, at, relative=relative, lasted_ms=lasted_ms, times_ms=times_ms[at])
+    learn(baseline, state, at, relative=relative, lasted_ms=lasted_ms)
 
 
 def _raise_drift(
