@@ -227,11 +227,15 @@ class Service:
         self._late = False
         try:
             with self._passing:
-                more = True
+                passes, entries, more = 0, self.counters.entries, True
                 while more and not self._stopping.is_set():
                     # Looked up for each pass: a long catch-up may lose the lead on its way.
                     leading = self._lead()
                     more = leading is not None and self._pass(leading)
+                    passes += 1
+            if passes > 1:
+                entries = self.counters.entries - entries
+                self._log.info("caught_up", passes=passes, entries=entries)
             self._well("tick")
         except LeaseLostError as lost:
             self._log.warning("lead_lost", reason=str(lost), action="standing by")

@@ -63,9 +63,10 @@ def test_two_hundred_passes_leave_no_thread_and_no_file_open(
             history = Keys().samples(f"new-{k}")
             redis_client.xadd(history, {"v": "0.4"}, id=f"{END_MS}-0")
             clock.now_ms += 100
-            service.renew()
             service.tick()
-            service.deliver()
+            if k % 10 == 0:
+                service.renew()
+                service.deliver()
         assert used().threads <= after_one.threads
         assert used().files <= after_one.files
         assert service.counters.ticks >= 201
