@@ -210,7 +210,7 @@ def _file_names(jobs: Iterable[str]) -> dict[str, str]:
         name = re.sub(r"[^\w.=+-]+", "_", job)[:50].lstrip(".-")
         # Some file systems do not tell upper from lower case.
         if name != job or name.casefold() in taken:
-            name = f"{name}-{hashlib.sha256(job.encode()).hexdigest()[:8]}"
+            name = f"{name or 'job'}-{hashlib.sha256(job.encode()).hexdigest()[:8]}"
         taken.add(name.casefold())
         names[job] = name
     return names

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SUFFIXES = (".csv", ".parquet", ".pq")
-# What is written where there is no value, besides nothing: by pandas, JSON, Python and R.
-_BLANK = ("", "nan", "null", "none", "na", "n/a", "<na>")
+# What is written where there is no value, besides nothing: by pandas, C, JSON, Python and R.
+_BLANK = ("", "nan", "-nan", "null", "none", "na", "n/a", "<na>")
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-]?(?i:inf|infinity)$"
 # 1990-01-01 .. 2100-01-01. Outside, the number is no epoch second: most likely another unit,
 # or a count of samples.
@@ -307,7 +307,7 @@ def _numbers(path: Path, column: "pa.Array", name: str) -> FloatArray:
         or types.is_decimal(kind)
         or types.is_null(kind)
     ):
-        raise _mistyped(path, name, kind, wanted="numbers")
+        raise _mistyped(path, name, kind, wanted="numbers belong")
     return _array(pc.cast(column, pa.float64(), safe=False))
 
 
@@ -319,7 +319,7 @@ def _labels(path: Path, table: "pa.Table", name: str, *, empty: str | None = Non
     column = table[name].combine_chunks()
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        raise _mistyped(path, name, kind, wanted="text")
+        raise _mistyped(path, name, kind, wanted="text belongs")
     if pa.types.is_null(kind):
         column = column.cast(pa.string())
     if not pa.types.is_dictionary(column.type):
@@ -359,7 +359,7 @@ def _refuse_blank(path: Path, column: "pa.Array", name: str) -> None:
 
 def _mistyped(path: Path, name: str, kind: "pa.DataType", *, wanted: str) -> RecordingError:
     return RecordingError(
-        f"{named(path)}: the column {name!r} holds {shown(str(kind))} where {wanted} belong"
+        f"{named(path)}: the column {name!r} holds {shown(str(kind))} where {wanted}"
     )
 
 
