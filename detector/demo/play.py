@@ -50,10 +50,22 @@ class Part:
     real: bool = False
 
 
+# dcgm-exporter collects every 30 s unless it is told otherwise.
+_CADENCE_MS = 30_000
+
+
 def parts(
-    rng: np.random.Generator, *, start_ms: int, length_ms: int, jobs: int
+    rng: np.random.Generator, *, past_ms: int, start_ms: int, length_ms: int, jobs: int
 ) -> tuple[Part, ...]:
-    """Return the play: ``jobs`` synthetic ones and all real recordings that are packed."""
+    """Return the play: ``jobs`` synthetic ones and all real recordings that are packed.
+
+    Parameters
+    ----------
+    past_ms
+        How much history the synthetic jobs have before ``start_ms``; their faults come after.
+    """
+    whole_ms = past_ms + length_ms
+    onset = (past_ms + 0.1 * length_ms) / whole_ms, (past_ms + 0.7 * length_ms) / whole_ms
     made = [
         Part(
             job=item.job,
@@ -62,7 +74,14 @@ def parts(
             onset_ms=0 if item.truth is None else item.truth.onset_ms,
             kind="" if item.truth is None else item.truth.kind,
         )
-        for item in fleet(rng, jobs=jobs, start_ms=start_ms, length_ms=length_ms)
+        for item in fleet(
+            rng,
+            jobs=jobs,
+            start_ms=start_ms - past_ms,
+            length_ms=whole_ms,
+            cadence_ms=_CADENCE_MS,
+            onset=onset,
+        )
     ]
     recordings = read([RECORDINGS])
     for number, (name, recording) in enumerate(recordings.items()):
@@ -91,10 +110,7 @@ def _named(job: Job, name: str) -> Job:
 class Feed:
     """Writes the play into Redis as collectors would, and nothing ahead of its time."""
 
-    def __init__(
-        self, client: redis.Redis, keys: Keys, history: History, play: Sequence[Part]
-    ) -> None:
-        self._client, self._keys, self._history = client, keys, history
+    def __init__(self, play: Sequence[Part]) -> None:
         self._parts = play
         self._next = [0] * len(play)
         self._events: list[tuple[str, ContextEvent]] = sorted(
@@ -104,9 +120,9 @@ class Feed:
         )
         self.written = 0
 
-    def introduce(self) -> None:
+    def introduce(self, client: redis.Redis, keys: Keys) -> None:
         """Say who the jobs are."""
-        pipeline = self._client.pipeline(transaction=False)
+        pipeline = client.pipeline(transaction=False)
         for part in self._parts:
             job = part.job
             about = {
@@ -120,19 +136,19 @@ class Feed:
                 "gpus": msgspec.json.encode(job.roster).decode() if job.roster else "",
             }
             told = [item for pair in about.items() if pair[1] for item in pair]
-            pipeline.hset(self._keys.about(job.id), items=told)
+            pipeline.hset(keys.about(job.id), items=told)
         pipeline.execute()
 
-    def until(self, time_ms: int) -> None:
+    def until(self, time_ms: int, history: History) -> None:
         """Write every entry and announce every event up to ``time_ms``."""
         while self._events and self._events[-1][1].span.start_ms <= time_ms:
-            self._history.announce(*self._events.pop())
+            history.announce(*self._events.pop())
         samples: list[Sample] = []
         for number, part in enumerate(self._parts):
             end = int(np.searchsorted(part.window.times_ms, time_ms, side="right"))
             samples += [_sample(part, row) for row in range(self._next[number], end)]
             self._next[number] = end
-        self._history.write_many([item for item in samples if np.isfinite(item.ofu)])
+        history.write_many([item for item in samples if np.isfinite(item.ofu)])
         self.written += len(samples)
 
 

@@ -1,7 +1,8 @@
 """The demo: the real service, a fleet that is played to it, and a loopback Slack and webhook.
 
-Everything is real but the senders of samples and the receivers of alerts: `ofuwatch serve` runs
-as its own process with an embedded server, reads the histories from Redis and delivers over HTTP.
+Everything is real but the senders of samples and the receivers of alerts: `ofuwatch serve`
+runs as its own process with an embedded server, reads the histories from Redis and delivers
+over HTTP.
 """
 
 import os
@@ -23,7 +24,7 @@ from rich.table import Table
 from detector.demo.loopback import CHANNEL, SECRET, TOKEN, Event, Loopback
 from detector.demo.play import Feed, Part, parts
 from detector.series import Duration, iso
-from detector.store.connection import RedisSettings, open_store
+from detector.store.connection import RedisSettings, Store, open_store
 from detector.store.errors import StoreError
 from detector.store.history import History, HistorySettings
 from detector.store.keys import Keys
@@ -32,6 +33,10 @@ from detector.store.outbox import Outbox
 _STEP_S = 0.5  # how often the play goes on; the service ticks once a second
 _START_S = 30.0
 _DRAIN_S = 20.0
+# Of the fleet's time: what its jobs have behind them when the service starts, and what is
+# played to it. In the past they have taught it their habits, once each.
+_PAST = Duration.parse("5h")
+_LENGTH = Duration.parse("3h")
 
 _CONFIG = """\
 # Written by `ofuwatch demo`. The service that the demo runs reads this and nothing else.
@@ -45,11 +50,16 @@ models = "{content}/models"
 rules = "{content}/rules"
 
 [history]
-stream = "6h"
+stream = "9h"
+first_look = "9h"
 discover = "1s"
 
 [tick]
 interval = "1s"
+
+[incidents]
+# What happened before the play is recorded and not told.
+max_age = "{length}"
 
 [[receiver]]
 type = "slack"
@@ -73,7 +83,8 @@ class Plan:
     folder: Path
     content: Path
     jobs: int = 200
-    length: Duration = Duration(3 * 3_600_000)
+    past: Duration = _PAST
+    length: Duration = _LENGTH
     play_s: float = 55.0
     seed: int = 1
 
@@ -100,6 +111,7 @@ def perform(plan: Plan, console: Console, *, stay: bool = False) -> bool:
     end_ms = time.time_ns() // 1_000_000
     play = parts(
         np.random.default_rng(plan.seed),
+        past_ms=plan.past,
         start_ms=end_ms - plan.length,
         length_ms=plan.length,
         jobs=plan.jobs,
@@ -108,13 +120,17 @@ def perform(plan: Plan, console: Console, *, stay: bool = False) -> bool:
     speed = plan.length / 1000 / plan.play_s
     console.print(
         f"{len(play)} jobs ({sum(part.real for part in play)} real recordings, the rest "
-        f"synthetic; {faults} with a fault), {plan.length} of them at {speed:.0f} x real time."
+        f"synthetic; {faults} with a fault): {plan.past} of history, then {plan.length} at "
+        f"{speed:.0f} x real time."
     )
+    feed = Feed(play)
     with Loopback(save_to=plan.folder / "charts") as loopback:
         config = _write_config(plan, loopback)
+        with console.status("Writing what the jobs have behind them ..."):
+            _write_past(plan, feed, start_ms=end_ms - plan.length)
         with _served(config, plan.folder, console) as process:
             heard = _Heard()
-            _feed(plan, play, loopback, heard, console, end_ms=end_ms, process=process)
+            _feed(plan, feed, loopback, heard, console, end_ms=end_ms, process=process)
             _drain(plan, loopback, heard, console)
             good = _sum_up(play, heard, loopback, console)
             _where(plan, config, console, took_s=time.monotonic() - began)
@@ -137,6 +153,7 @@ def _write_config(plan: Plan, loopback: Loopback) -> Path:
             channel=CHANNEL,
             api_url=loopback.api_url,
             webhook_url=loopback.webhook_url,
+            length=plan.length,
         )
     )
     return config
@@ -164,9 +181,18 @@ def _served(config: Path, folder: Path, console: Console) -> Iterator[subprocess
                 process.wait()
 
 
+def _write_past(plan: Plan, feed: Feed, *, start_ms: int) -> None:
+    """Fill the server's files with what was before the service came."""
+    store = open_store(_redis(plan), environ={})
+    keys = Keys()
+    feed.introduce(store.client, keys)
+    feed.until(start_ms, History(store.client, keys, HistorySettings()))
+    store.close()
+
+
 def _feed(
     plan: Plan,
-    play: tuple[Part, ...],
+    feed: Feed,
     loopback: Loopback,
     heard: _Heard,
     console: Console,
@@ -175,11 +201,8 @@ def _feed(
     process: subprocess.Popen[bytes],
 ) -> None:
     """Write the play at its speed, and show each event when the webhook's consumer gets it."""
-    store = open_store_when_up(plan, process)
-    keys = Keys()
-    history = History(store.client, keys, HistorySettings())
-    feed = Feed(store.client, keys, history, play)
-    feed.introduce()
+    store = _open_store_when_up(plan, process)
+    history = History(store.client, Keys(), HistorySettings())
     start_ms = end_ms - plan.length
     began = time.monotonic()
     with Progress(
@@ -194,7 +217,7 @@ def _feed(
         while True:
             done_s = min(plan.play_s, time.monotonic() - began)
             now_ms = start_ms + int(plan.length * done_s / plan.play_s)
-            feed.until(now_ms)
+            feed.until(now_ms, history)
             for body in heard.take(loopback.events):
                 progress.console.print(_line(body))
             progress.update(task, completed=done_s, at=iso(now_ms // 1000 * 1000)[11:19])
@@ -205,29 +228,26 @@ def _feed(
     console.print(f"{feed.written:,} samples were written.")
 
 
-def open_store_when_up(plan: Plan, process: subprocess.Popen[bytes]) -> Any:
-    """Attach to the service's server as soon as it answers."""
-    settings = RedisSettings(state=str(plan.folder / "state"))
+def _open_store_when_up(plan: Plan, process: subprocess.Popen[bytes]) -> Store:
+    """Be a guest of the service's server as soon as the service has it."""
     deadline = time.monotonic() + _START_S
-    ready = plan.folder / "state" / "store"
     while True:
-        if process.poll() is not None:
-            log = (plan.folder / "serve.log").read_text(errors="replace")
-            msg = f"ofuwatch serve ended at once: {log.strip()[-500:]}"
+        log = (plan.folder / "serve.log").read_text(errors="replace")
+        if "service_started" in log:
+            return open_store(_redis(plan), attach=True, environ={})
+        if process.poll() is not None or time.monotonic() > deadline:
+            msg = f"ofuwatch serve did not start: {log.strip()[-500:]}"
             raise StoreError(msg)
-        try:
-            if ready.exists():
-                return open_store(settings, attach=True, environ={})
-        except StoreError:
-            if time.monotonic() > deadline:
-                raise
         time.sleep(0.1)
+
+
+def _redis(plan: Plan) -> RedisSettings:
+    return RedisSettings(state=str(plan.folder / "state"))
 
 
 def _drain(plan: Plan, loopback: Loopback, heard: _Heard, console: Console) -> None:
     """Wait until the last tick's notices have been delivered."""
-    settings = RedisSettings(state=str(plan.folder / "state"))
-    store = open_store(settings, attach=True, environ={})
+    store = open_store(_redis(plan), attach=True, environ={})
     outbox = Outbox(store.client, Keys())
     deadline = time.monotonic() + _DRAIN_S
     quiet = 0

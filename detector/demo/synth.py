@@ -38,7 +38,7 @@ _PEOPLE = (
 
 # Nobody's baseline is asked for before this share of the series has passed, and a fault leaves
 # at least a fifth of it to be seen in.
-_ONSET = (0.55, 0.75)
+ONSET = (0.55, 0.75)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,7 @@ def fleet(
     start_ms: int,
     length_ms: int,
     cadence_ms: int = 10_000,
+    onset: tuple[float, float] = ONSET,
 ) -> tuple[SyntheticJob, ...]:
     """A fleet in which every fault of ``INJECTIONS`` happens once and all else is healthy.
 
@@ -107,6 +108,7 @@ def fleet(
                 start_ms=first,
                 length_ms=last - first,
                 cadence_ms=cadence_ms,
+                onset=onset,
             )
         )
     return tuple(made)
@@ -122,8 +124,9 @@ def scenario(
     cadence_ms: int = 10_000,
     gpus: int | None = None,
     calm: bool = False,
+    onset: tuple[float, float] = ONSET,
 ) -> SyntheticJob:
-    """One job, with ``cause`` injected at 55 to 75 % of its length.
+    """One job, with ``cause`` injected somewhere between two shares of its length.
 
     Parameters
     ----------
@@ -152,7 +155,7 @@ def scenario(
     if not calm:
         # A job with a fault has no restart of its own: its truth stays one thing.
         disturb(rng, workload, restarts=cause is None)
-    truth = _inject(rng, workload, cause, injection) if cause and injection else None
+    truth = _inject(rng, workload, cause, injection, onset) if cause and injection else None
     return SyntheticJob(
         job=_job(rng, id=id, gpus=gpus, model=model, start_ms=int(times_ms[0])),
         window=observe(rng, workload, glitches=not calm),
@@ -181,10 +184,14 @@ def _report(rng: np.random.Generator, workload: Workload, injection: Injection |
 
 
 def _inject(
-    rng: np.random.Generator, workload: Workload, cause: str, injection: Injection
+    rng: np.random.Generator,
+    workload: Workload,
+    cause: str,
+    injection: Injection,
+    onset: tuple[float, float],
 ) -> Truth:
     """Apply the fault and say what was done."""
-    start = int(workload.rows * rng.uniform(*_ONSET))
+    start = int(workload.rows * rng.uniform(*onset))
     stop = workload.rows
     if injection.minutes is not None:
         end_ms = workload.times_ms[start] + injection.minutes * 60_000
