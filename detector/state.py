@@ -32,6 +32,8 @@ class FleetState:
         Model name -> the columns it holds.
     cursors, steps
         Job -> time of its last entry, and the time between its last two entries, ms.
+    clock_ratios
+        Job that reports MFU -> what its OFU is multiplied by to be MFU on the data sheet.
     incidents
         Job -> its incidents: live ones, and those resolved lately.
     aside
@@ -41,6 +43,7 @@ class FleetState:
     watches: Mapping[str, Watch]
     cursors: Mapping[str, int] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
+    clock_ratios: Mapping[str, float] = field(default_factory=dict)
     incidents: Mapping[str, tuple[Incident, ...]] = field(default_factory=dict)
     aside: Mapping[str, int] = field(default_factory=dict)
 
@@ -113,6 +116,9 @@ class FleetState:
             watches={name: without(watch, gone) for name, watch in self.watches.items()},
             cursors={job: at for job, at in self.cursors.items() if job not in expired},
             steps={job: step for job, step in self.steps.items() if job not in gone},
+            clock_ratios={
+                job: ratio for job, ratio in self.clock_ratios.items() if job not in gone
+            },
             incidents={job: items for job, items in kept.items() if items},
         )
 

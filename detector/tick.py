@@ -20,7 +20,7 @@ from detector.analysis.change import Candidate, Confirmed, Rejected, Shift
 from detector.analysis.derived import clock_correction, derived
 from detector.analysis.judge import Content, judge
 from detector.analysis.ofu import GpuModel
-from detector.analysis.verify import verify
+from detector.analysis.verify import verify, window_start_ms
 from detector.analysis.watch import Confirm, Observed, observe
 from detector.fleet import Job
 from detector.incident.incident import Incident, Transition
@@ -51,8 +51,8 @@ class Histories(Protocol):
         """Return the job's history in ``[start_ms, end_ms)``."""
         ...
 
-    def describe(self, job: str) -> Job:
-        """Return who the job is."""
+    def describe_many(self, jobs: Iterable[str]) -> Mapping[str, Job]:
+        """Return who the jobs are."""
         ...
 
 
@@ -153,6 +153,7 @@ def run(
     batch = histories.increments(state.cursors, now_ms=now_ms)
     jobs = _Jobs(histories, content)
 
+    state = _corrected(state, batch, jobs, again=checkpoint)
     seen = _observe(state, batch, jobs, content=content, now_ms=now_ms)
     state = replace(seen.state.moved(batch), aside=_aside(state, seen.poisoned, now_ms=now_ms))
     happenings = seen.happenings
@@ -194,8 +195,14 @@ class _Jobs:
 
     def __getitem__(self, job: str) -> Job:
         if job not in self._known:
-            self._known[job] = self._histories.describe(job)
+            self.meet([job])
         return self._known[job]
+
+    def meet(self, jobs: Iterable[str]) -> None:
+        """Read who ``jobs`` are, all in one trip."""
+        new = [job for job in jobs if job not in self._known]
+        if new:
+            self._known.update(self._histories.describe_many(new))
 
     def gpu(self, job: str) -> GpuModel | None:
         return self._gpus.find(self[job].gpu_model)
@@ -236,7 +243,7 @@ def _observe(
 ) -> _Seen:
     """Fold the samples into every watch, verify what stands out, judge what is confirmed."""
     batch = _without(batch, {job for job, until in state.aside.items() if until > now_ms})
-    values = _values(batch, jobs)
+    values = _values(batch, state.clock_ratios)
     seen = _Seen(state=state)
     watches = {}
     for model in content.models:
@@ -265,12 +272,30 @@ def _without(batch: Batch, aside: Collection[str]) -> Batch:
     return replace(batch, job=batch.job[keep], times_ms=batch.times_ms[keep], fields=fields)
 
 
-def _values(batch: Batch, jobs: _Jobs) -> Mapping[str, FloatArray]:
+def _corrected(
+    state: FleetState, batch: Batch, jobs: _Jobs, *, again: Collection[int]
+) -> FleetState:
+    """Learn the clock correction of jobs that report MFU: at first sight, and now and then."""
+    if "mfu" not in batch.fields:
+        return state
+    reporting = np.unique(batch.job[np.isfinite(batch.fields["mfu"])])
+    known = state.clock_ratios
+    new = [
+        job
+        for job in (batch.jobs[k] for k in reporting)
+        if job not in known or (again and shard_of(job) in again)
+    ]
+    if not new:
+        return state
+    jobs.meet(new)
+    return replace(state, clock_ratios={**known, **{job: jobs.clock_ratio(job) for job in new}})
+
+
+def _values(batch: Batch, clock_ratios: Mapping[str, float]) -> Mapping[str, FloatArray]:
     """Return the batch's values by metric, derived ones included."""
-    ratio = np.ones(len(batch.jobs))
-    if "mfu" in batch.fields:
-        for k in np.unique(batch.job[np.isfinite(batch.fields["mfu"])]):
-            ratio[k] = jobs.clock_ratio(batch.jobs[k])
+    ratio = np.fromiter(
+        (clock_ratios.get(job, 1.0) for job in batch.jobs), float, len(batch.jobs)
+    )
     return {**batch.fields, **derived(batch.fields, clock_ratio=ratio[batch.job])}
 
 
@@ -280,7 +305,7 @@ def _confirm(model: Model, jobs: _Jobs, windows: dict[tuple[str, int], Window]) 
     def confirm(job: str, candidate: Candidate) -> Confirmed | Rejected:
         window = jobs.window(
             job,
-            start_ms=candidate.onset_ms - model.verify.lookback,
+            start_ms=window_start_ms(candidate, model),
             end_ms=candidate.time_ms + 1,
         )
         windows[job, candidate.time_ms] = window

@@ -71,9 +71,9 @@ class MemoryHistories:
             ),
         )
 
-    def describe(self, job: str) -> Job:
-        """Return who the job is."""
-        return self._jobs[job]
+    def describe_many(self, jobs: Iterable[str]) -> dict[str, Job]:
+        """Return who the jobs are."""
+        return {job: self._jobs[job] for job in jobs}
 
 
 class MemoryLedger:
