@@ -1,7 +1,11 @@
 """The command line. Parsing and printing only; each verb's module is imported when it runs."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from typing import NamedTuple, NoReturn
+from io import TextIOWrapper
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
@@ -35,6 +39,20 @@ _VERBS = {
 }
 
 
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Leave in one clear line on what the command line holds, and on Ctrl-C."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        verb = error.ctx.command_path if error.ctx else "ofuwatch"
+        fail(f"{error.format_message().rstrip('.')}; `{verb} --help` tells more")
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+
+
 class _LazyGroup(click.Group):
     """A group whose commands cost nothing until one of them is called."""
 
@@ -50,11 +68,16 @@ class _LazyGroup(click.Group):
         command: click.Command = module.command
         return command
 
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        with _one_line():
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):  # names may hold what a terminal has not
+                stream.reconfigure(errors="backslashreplace")
+        with _one_line():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise SystemExit(EXIT_INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx

@@ -132,7 +132,8 @@ def _history(window: "Window", *, last: str) -> list[str]:
     if not known.any():
         return [f"OFU: no usable sample in the last {last}"]
     times = window.times_ms
-    step = int(np.median(np.diff(times))) if len(times) > 1 else 0
+    # To a tenth of a second: scrapes jitter.
+    step = round(float(np.median(np.diff(times))) / 100) * 100 if len(times) > 1 else 0
     low, middle, high = np.percentile(ofu[known], [5, 50, 95])
     usable = int(known.sum())
     fields = sorted(name for name in window.fields if name != "ofu")

@@ -202,7 +202,7 @@ def test_a_limit_that_is_none_is_bad_input(config: Path, limit: str) -> None:
     for verb in ("jobs", "incidents"):
         result = run(config, verb, "--limit", limit)
         assert result.exit_code == 2
-        assert "--limit" in result.stderr
+        assert "--limit" in one_line(result)
 
 
 def test_show_tells_who_what_and_what_was_found(
@@ -363,6 +363,22 @@ def test_dead_letters_are_listed_replayed_and_dropped(
 def test_a_dead_letter_that_was_dropped_is_gone(letter: Notice, config: Path) -> None:
     assert run(config, "dlq", "drop", letter.transition.event_id).output == "1 dropped.\n"
     assert run(config, "dlq", "list").output == "No dead letters.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("show",), "Missing argument 'JOB'; `ofuwatch show --help` tells more"),
+        (("jobs", "--limt", "3"), "--limit"),
+        (("joobs",), "No such command 'joobs'"),
+        (("--colour",), "No such option"),
+        (("dlq", "drop"), "Missing argument 'EVENTS...'; `ofuwatch dlq drop --help` tells"),
+    ],
+)
+def test_a_command_line_that_is_none_is_one_line(arguments: tuple[str, ...], text: str) -> None:
+    result = CliRunner().invoke(main, arguments, prog_name="ofuwatch")
+    assert result.exit_code == 2
+    assert text in one_line(result)
 
 
 def test_an_interrupted_verb_ends_with_130(

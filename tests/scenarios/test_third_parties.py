@@ -210,6 +210,44 @@ def test_a_fall_is_told_although_each_gpus_values_do_not_fit_the_roster(
     assert len(roots(loopback)) == 1
 
 
+@pytest.mark.parametrize("kind", ["string", "garbage"])
+def test_a_fall_is_told_although_all_else_of_the_job_is_nonsense(
+    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path, kind: str
+) -> None:
+    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
+    if kind == "string":
+        for name in "mehr":
+            redis_client.set(f"ofu:{{falls}}:{name}", "nonsense")
+        redis_client.set("ofu:in", "nonsense")
+    else:
+        chunk = str(END_MS // 300_000 * 300 - 3_600)
+        for name in "mhr":
+            for field in (chunk, "gpus", "start", "lineage", "last:no_value", "no_value", ""):
+                redis_client.hset(f"ofu:{{falls}}:{name}", field, b"\xff\x00[{")
+        add(
+            redis_client, "ofu:{falls}:e", "*", "kind", b"\xff", "start", "never", "end", "1e99"
+        )
+        add(redis_client, "ofu:{falls}:e", "*", "nothing", "known")
+        add(redis_client, "ofu:in", "*", "job", b"\xff", "v", "1")
+        add(redis_client, "ofu:in", "*", "v", "1")
+        add(redis_client, "ofu:in", "*", "job", "x", "v", "2", "host", "\x1b[2J", "ts", "soon")
+    write(redis_client)
+    clock = Clock()
+    with watching(config, clock) as service, capture_logs() as events:
+        for _ in range(3):
+            service.tick()
+            clock.now_ms += 40_000
+        assert service.counters.incidents_opened == 1
+        clock.now_ms = END_MS
+        service.deliver()
+    assert [event for event in events if event["log_level"] == "error"] == []
+    assert len(roots(loopback)) == 1
+    for arguments in (("show", "falls"), ("jobs",), ("incidents",)):
+        result = show(tmp_path / "config.toml", *arguments)
+        assert result.exit_code == 0, result.output
+        assert all(line.isprintable() for line in result.output.split("\n"))
+
+
 def test_a_job_that_breaks_the_detector_is_set_aside_and_the_others_are_watched(
     redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
 ) -> None:
