@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -80,13 +81,14 @@ def _progress(*, quiet: bool) -> "Progress":
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[unit]}"),
-        console=Console(stderr=True),
-        disable=quiet,
+        console=console,
+        disable=quiet or not console.is_terminal,
         transient=True,
     )
 
@@ -160,12 +162,14 @@ def _write_json(replayed: "Replayed", stream: BinaryIO, *, name: str) -> None:
         for incident in replayed.incidents:
             stream.write(msgspec.json.encode(as_line(incident)) + b"\n")
         stream.flush()
-        if name != "-":
-            stream.close()
     except BrokenPipeError:
         raise  # a reader that has seen enough; click knows what to do
     except OSError as error:
         _lost(f"--json {name}", error)
+    finally:
+        if name != "-":
+            with suppress(OSError):  # what did not fit, once more
+                stream.close()
 
 
 def _plot(

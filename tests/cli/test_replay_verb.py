@@ -1,0 +1,223 @@
+"""`ofuwatch replay` as a stranger or another program calls it."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from detector.cli.replay import command
+
+REAL = Path(__file__).parents[1] / "recordings" / "real"
+FALLS, RISES, QUIET = (
+    REAL / f"{name}.csv" for name in ("lora70b_gb300x8_r6", "perfci_robust", "ssd_h100x8_r2")
+)
+KEYS = [
+    "job", "kind", "direction", "severity", "onset", "detected_at", "resolved_at",
+    "resolve_reason", "before", "after", "relative_change", "confidence", "gpus", "rule",
+    "features",
+]  # fmt: skip
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z")
+
+
+def called(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(command, [str(item) for item in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def refusal(result: Result) -> str:
+    """Return the one line that was said instead of results."""
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("ofuwatch: ")
+    return line
+
+
+def test_json_is_one_line_an_incident_with_its_keys_in_order(tmp_path: Path) -> None:
+    target = tmp_path / "found.jsonl"
+    assert called(RISES, FALLS, "--json", target, "--quiet").exit_code == 0
+    lines = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [line["job"] for line in lines] == ["lora70b_gb300x8_r6", "perfci_robust"]
+    for line in lines:
+        assert list(line) == KEYS
+        assert line["direction"] in ("down", "up")
+        assert line["severity"] in ("info", "warning", "error", "critical")
+        for key in ("onset", "detected_at"):
+            assert MOMENT.fullmatch(line[key])
+        assert line["onset"] < line["detected_at"]
+        assert line["before"] > line["after"] > 0
+        assert line["relative_change"] == pytest.approx(line["after"] / line["before"] - 1)
+        assert 0 < line["confidence"] <= 1
+        assert line["gpus"] == []
+        assert all(isinstance(name, str) for name in line["features"])
+    assert (lines[0]["resolved_at"], lines[0]["resolve_reason"]) == (None, None)
+    assert MOMENT.fullmatch(lines[1]["resolved_at"])
+    assert lines[1]["resolve_reason"] == "recovered"
+
+
+def test_nothing_found_is_exit_0_and_no_line(tmp_path: Path) -> None:
+    target = tmp_path / "found.jsonl"
+    result = called(QUIET, "--json", target)
+    assert result.exit_code == 0
+    assert target.read_bytes() == b""
+    assert "1 job, 918 samples over 37 min of job time: no incident." in result.stdout
+
+
+def test_json_to_stdout_is_json_and_nothing_else() -> None:
+    result = called(FALLS, "--json", "-")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["job"] == FALLS.stem
+
+
+def test_two_calls_write_the_same_bytes_whatever_the_order(tmp_path: Path) -> None:
+    for name, paths in (("a", (RISES, FALLS)), ("b", (FALLS, RISES))):
+        called(*paths, "--json", tmp_path / name, "--plot", tmp_path / f"{name}s", "--quiet")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    for picture in (tmp_path / "as").iterdir():
+        assert picture.read_bytes() == (tmp_path / "bs" / picture.name).read_bytes()
+
+
+def test_the_summary_says_what_when_how_fast_how_big_and_how_it_ended() -> None:
+    result = called(RISES, FALLS, QUIET)
+    head, first, rise, second, _, total, rises = result.stdout.splitlines()[:7]
+    heads = ["job", "found", "severity", "onset (UTC)", "delay", "change", "level", "end"]
+    assert re.split(" {2,}", head) == heads
+    assert re.match(r"lora70b_gb300x8_r6 +\w+ +\w+ +2025-10-08 06:40:\d\d +\d+ s +-35", first)
+    assert first.endswith("open")
+    assert re.match(r"perfci_robust +rise +none +2020-09-13 .* \+6\.8 % .* followed", rise)
+    assert re.match(r"perfci_robust +\w+ +\w+ +2020-09-13 .* -5\.\d % .* recovered in", second)
+    assert total.startswith("3 jobs, 1,128 samples over ")
+    assert "2 incidents in 2 jobs (" in total
+    assert rises == "1 lasting rise became the new baseline, without an alert."
+
+
+def fallen(folder: Path, *jobs: str) -> Path:
+    """Write a recording in which each job falls by a third half-way."""
+    path = folder / "r.csv"
+    rows = [
+        f'{1_760_000_000 + 10 * k},"{job}",{0.4 + 0.002 * (k % 3) - 0.13 * (k > 120)}\n'
+        for k in range(240)
+        for job in jobs
+    ]
+    path.write_text("timestamp,job,value\n" + "".join(rows))
+    return path
+
+
+def test_a_piped_summary_cuts_no_job_and_keeps_the_terminal_whole(tmp_path: Path) -> None:
+    name = "x" * 300
+    result = called(fallen(tmp_path, name, "[red]a\x1b[31m", "b\nc"))
+    assert name in result.stdout
+    assert "[red]a[31m" in result.stdout
+    assert "b c" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_gets_lines_that_fit(width: int) -> None:
+    environment = {"PATH": os.environ["PATH"], "COLUMNS": str(width), "FORCE_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "detector.cli", "replay", str(RISES), str(FALLS)],
+        cwd=REAL.parents[2],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).splitlines()
+    assert max(map(len, lines)) <= width
+    starts = [line.split(" ")[0] for line in lines]
+    assert {"lora70b_gb300x8_r6", "perfci_robust"} <= set(starts)
+    assert sum(" unexplained " in line and " % " in line for line in lines) == 2
+
+
+def test_plots_have_safe_names_one_for_each_job(tmp_path: Path) -> None:
+    names = ["a/b", "a_b", "A_b", "../../x", ".", "-", "n" * 400, "Ünï", "[q]", "x.png", "a\nb"]
+    folder = tmp_path / "deep" / "plots"
+    result = called(fallen(tmp_path, *names), "--plot", folder, "--quiet")
+    assert result.exit_code == 0
+    written = sorted(path.name for path in folder.iterdir())
+    assert len({name.casefold() for name in written}) == len(names)
+    assert {"A_b.png", "Ünï.png", "x.png.png"} <= set(written)
+    for path in folder.iterdir():
+        assert re.fullmatch(r"\w[\w.=+-]*\.png", path.name)
+        assert len(path.name.encode()) < 255
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in tmp_path.iterdir()} == {"deep", "r.csv"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "r.csv:1: the file is empty"),
+        ("timestamp,job,value\n1760000000,j,0.4\n\n1760000010,j,x\n", "r.csv:4: value 'x' is"),
+        ("timestamp,job,value\n", "r.csv: no samples"),
+    ],
+)
+def test_bad_input_is_exit_2_with_one_line_and_no_output(
+    tmp_path: Path, content: str, said: str
+) -> None:
+    path, target = tmp_path / "r.csv", tmp_path / "found.jsonl"
+    path.write_text(content)
+    result = called(path, "--json", target, "--plot", tmp_path / "plots")
+    assert result.exit_code == 2
+    assert said in refusal(result)
+    assert not target.exists()
+    assert not (tmp_path / "plots").exists()
+
+
+def test_an_output_that_cannot_be_written_is_exit_3_with_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for option, target, why in (
+        ("--json", tmp_path / "no" / "found.jsonl", "No such file or directory"),
+        ("--json", tmp_path, "Is a directory"),
+        ("--json", Path("/dev/full"), "No space left on device"),
+        ("--plot", file, "is a file"),
+        ("--plot", file / "plots", "Not a directory"),
+    ):
+        result = called(FALLS, option, target, "--quiet")
+        assert result.exit_code == 3
+        assert refusal(result).startswith(f"ofuwatch: {option} {target}: ")
+        assert why in refusal(result)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere and read everything")
+def test_what_must_not_be_read_or_written_is_said(tmp_path: Path) -> None:
+    secret, locked = fallen(tmp_path, "j"), tmp_path / "locked"
+    secret.chmod(0)
+    locked.mkdir()
+    locked.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    result = called(secret)
+    assert (result.exit_code, "Permission denied" in refusal(result)) == (2, True)
+    result = called(FALLS, "--plot", locked, "--quiet")
+    assert (result.exit_code, "Permission denied" in refusal(result)) == (3, True)
+
+
+@pytest.mark.parametrize("option", [("--json", "-"), ()])
+def test_a_full_disk_behind_stdout_is_exit_3(option: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "detector.cli", "replay", str(FALLS), *option],
+            cwd=REAL.parents[2],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            text=True,
+        )
+    assert done.returncode == 3
+    said = [line for line in done.stderr.splitlines() if line]
+    assert len(said) == 1
+    assert said[0].endswith(": cannot be written: No space left on device")
+
+
+def test_models_and_rules_that_are_not_there_are_exit_2(tmp_path: Path) -> None:
+    for option in ("--models", "--rules"):
+        result = called(FALLS, option, tmp_path / "none", "--quiet")
+        assert result.exit_code == 2
+        assert "none: cannot be read: No such file or directory" in result.stderr
