@@ -1,9 +1,10 @@
 """The service: what config.toml describes, built and kept running.
 
-Four things go on side by side: the tick reads and judges, the dispatcher delivers, the lease
-is renewed, and the main thread minds the embedded server. They share nothing but Redis. When
-Redis is away each of them says so once and tries again; the fleet's state in memory stays as
-it was. Each is a public step of :class:`Service`, so that tests take them one by one.
+Four things go on side by side: the tick reads and judges, a dispatcher delivers to each
+receiver, the lease is renewed, and the main thread minds the embedded server. They share
+nothing but Redis. When Redis is away each of them says so once and tries again; the fleet's
+state in memory stays as it was. Each is a public step of :class:`Service`, so that tests take
+them one by one.
 """
 
 import os
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -158,11 +160,15 @@ class Service:
         self._ledger = Ledger(client, keys)
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._lease = Lease(client, keys, owner, ttl_ms=self._lease_ms)
-        # The dispatcher's thread draws charts: it has a reader of its own.
+        # Charts are drawn in other threads: they have a reader of their own.
         reader = History(client, keys, config.history)
-        self._dispatcher = Dispatcher(
-            Outbox(client, keys), receivers(config, histories=reader), settings=config.delivery
-        )
+        # One for each receiver, in a thread of its own: one that hangs holds up no other.
+        self._dispatchers = {
+            receiver.name: Dispatcher(
+                Outbox(client, keys), [receiver], settings=config.delivery
+            )
+            for receiver in receivers(config, histories=reader)
+        }
         self._settings = Settings(
             cluster=config.cluster,
             policy=config.incidents,
@@ -196,20 +202,20 @@ class Service:
         self._stopping.set()
 
     def _scheduler(self) -> BackgroundScheduler:
+        jobs: dict[str, tuple[Callable[[], None], float]] = {
+            "tick": (self.tick, self._config.tick.interval / 1000),
+            "renew": (self.renew, self._lease_ms / 3000),
+            "sweep": (self.sweep, _SWEEP_EVERY_S),
+        }
+        for name in self._dispatchers:
+            jobs[f"deliver:{name}"] = (partial(self.deliver, name), _DELIVER_EVERY_S)
         scheduler = BackgroundScheduler(
             timezone=UTC,
-            executors={
-                name: ThreadPoolExecutor(1) for name in ("tick", "deliver", "renew", "sweep")
-            },
+            executors={name: ThreadPoolExecutor(1) for name in jobs},
             # A slow tick skips the next, never overlaps it, and is never dropped for lateness.
             job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
         )
-        for name, work, every_s in (
-            ("tick", self.tick, self._config.tick.interval / 1000),
-            ("deliver", self.deliver, _DELIVER_EVERY_S),
-            ("renew", self.renew, self._lease_ms / 3000),
-            ("sweep", self.sweep, _SWEEP_EVERY_S),
-        ):
+        for name, (work, every_s) in jobs.items():
             scheduler.add_job(
                 work,
                 "interval",
@@ -291,13 +297,18 @@ class Service:
             self.counters.incidents_opened += transition.type == "opened"
             self._announce(transition)
 
-    def deliver(self) -> None:
-        """Send what is due; any process may, since a lane is claimed by one at a time."""
-        try:
-            self._dispatcher.run_once(self._clock(), stop=self._stopping.is_set)
-            self._well("deliver")
-        except OSError as error:
-            self._ill("deliver", error)
+    def deliver(self, receiver: str | None = None) -> None:
+        """Send what is due to one receiver, or to all in turn.
+
+        Any process may, since a lane is claimed by one at a time.
+        """
+        for name, dispatcher in self._dispatchers.items():
+            if receiver in (None, name):
+                try:
+                    dispatcher.run_once(self._clock(), stop=self._stopping.is_set)
+                    self._well(f"deliver:{name}")
+                except OSError as error:
+                    self._ill(f"deliver:{name}", error)
 
     def renew(self) -> None:
         """Renew the lease; who lacks shard 0 does not lead and gives back the rest."""
