@@ -126,10 +126,13 @@ def restored(watch: Watch, blob: bytes) -> Watch:
     Raises
     ------
     ValueError
-        When the blob was written by another version of the model's baseline.
+        When the blob was written by another version of the model's baseline or is damaged.
     """
     jobs, state = msgspec.msgpack.decode(blob, type=tuple[tuple[str, ...], bytes])
     more = unpack(watch.model.baseline, state)
+    if len(more) != len(jobs):
+        msg = f"packed watch has {len(jobs)} jobs and {len(more)} columns; start cold"
+        raise ValueError(msg)
     return replace(watch, jobs=watch.jobs + jobs, state=append(watch.state, more))
 
 
