@@ -173,6 +173,30 @@ def test_each_transition_is_announced_once_after_it_was_committed(
     assert [step.type for step in heard] == ["opened"]
 
 
+def test_what_is_stored_and_cannot_be_read_costs_no_start_and_no_second_alert(
+    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+) -> None:
+    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
+    write(redis_client)
+    with watching(config, Clock(), lease_ms=30) as service:
+        service.tick()
+        service.deliver()
+        service.tick()
+    for key in redis_client.scan_iter("ofu:{s*}:state"):
+        for field in redis_client.hkeys(key):
+            redis_client.hset(key, field, b"\xc1 of another version")
+    for key in redis_client.scan_iter("ofu:{s*}:incidents"):
+        for field in redis_client.hkeys(key):
+            redis_client.hset(key, field, b"\xc1")
+    time.sleep(0.06)
+    with watching(config, Clock()) as service:
+        service.tick()
+        service.deliver()
+        assert service.counters.entries > 600  # all of it was read again
+    assert told(loopback) == [("opened", 1)]
+    assert len([item for item in loopback.slack.messages if item.thread_ts is None]) == 1
+
+
 def test_it_stops_between_deliveries_and_the_rest_is_kept(
     redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
 ) -> None:

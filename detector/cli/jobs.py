@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 def command(config_file: Path | None, *, limit: int) -> None:
     """List the jobs that have histories, the latest to report first."""
     from detector.log import printable
-    from detector.series import Duration
     from detector.store.history import History
 
     with opened(config_file) as (config, client, keys):
@@ -42,10 +41,8 @@ def command(config_file: Path | None, *, limit: int) -> None:
         )
     now_ms = time.time_ns() // 1_000_000
     for job in latest[:limit]:
-        at_ms = seen[job]
-        ago = "never" if at_ms is None else f"{Duration((now_ms - at_ms) // 1000 * 1000)} ago"
         who = about[job]
-        parts = (who.title, ago, who.owner, who.gpu_model)
+        parts = (who.title, ago(seen[job], now_ms=now_ms), who.owner, who.gpu_model)
         click.echo("  ".join(printable(part) for part in parts if part))
     if len(latest) > limit:
         click.echo(f"... and {len(latest) - limit} more; --limit shows them")
@@ -53,6 +50,16 @@ def command(config_file: Path | None, *, limit: int) -> None:
         click.echo("Set aside, of no job:")
         for line in aside_lines(nobodys):
             click.echo(line)
+
+
+def ago(time_ms: int | None, *, now_ms: int) -> str:
+    """Return how long ago the newest entry was; ids of third parties may be any number."""
+    from detector.series import Duration
+
+    if time_ms is None:
+        return "never"
+    since_ms = (now_ms - time_ms) // 1000 * 1000
+    return f"{Duration(since_ms)} ago" if since_ms >= 0 else "from the future"
 
 
 def aside_lines(rejected: "Mapping[str, Rejected]") -> list[str]:

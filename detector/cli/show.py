@@ -34,9 +34,6 @@ _COLUMNS = 72
 )
 def command(config_file: Path | None, *, job: str, last: str, plot: Path | None) -> None:
     """Show JOB: who it is, its history, its set-aside entries and its incidents."""
-    from detector.cli.incidents import print_table
-    from detector.cli.jobs import aside_lines
-    from detector.log import printable
     from detector.series import Duration, Interval
     from detector.store.history import History
     from detector.store.ledger import Ledger
@@ -49,6 +46,7 @@ def command(config_file: Path | None, *, job: str, last: str, plot: Path | None)
     span = Interval(start_ms=now_ms - length_ms, end_ms=now_ms + 60_000)
     with opened(config_file) as (config, client, keys):
         history, ledger = History(client, keys, config.history), Ledger(client, keys)
+        history.discover(now_ms)
         try:
             # Last the id as it stands in the job's key, and in what we print.
             seen = next(
@@ -60,30 +58,9 @@ def command(config_file: Path | None, *, job: str, last: str, plot: Path | None)
             fail(str(error))
         except StopIteration:
             fail(f"no job {job!r}; `ofuwatch jobs` lists them", code=EXIT_PROBLEM)
-    about, window, rejected, found = seen.about, seen.window, seen.rejected, seen.incidents
-
-    for line in _who(about):
-        click.echo(printable(line))
-    for line in _history(window, last=last):
-        click.echo(line)
-    if rejected:
-        click.echo("Set aside:")
-        for line in aside_lines(rejected):
-            click.echo(line)
-    else:
-        click.echo("Set aside: nothing")
-    if found:
-        print_table(found)
-    else:
-        click.echo("Incidents: none")
+    _print(seen, last=last, now_ms=now_ms)
     if plot is not None:
-        from detector.notify.chart import draw
-
-        try:
-            plot.write_bytes(draw(window, incidents=found, title=about.title))
-        except OSError as error:
-            fail(f"--plot {plot}: cannot be written: {error.strerror}")
-        click.echo(f"Drawn to {plot}")
+        _draw(seen, plot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +71,11 @@ class _Seen:
     window: "Window"
     rejected: "Mapping[str, Rejected]"
     incidents: "Sequence[Incident]"
+    newest_ms: int | None
 
     @property
     def known(self) -> bool:
-        return bool(self.rejected or self.incidents or len(self.window.times_ms))
+        return bool(self.rejected or self.incidents or self.newest_ms is not None)
 
 
 def _look(job: str, history: "History", ledger: "Ledger", *, span: "Interval") -> _Seen:
@@ -106,7 +84,36 @@ def _look(job: str, history: "History", ledger: "Ledger", *, span: "Interval") -
         window=history.window(job, start_ms=span.start_ms, end_ms=span.end_ms),
         rejected=history.rejected(job),
         incidents=ledger.incidents(job=job),
+        newest_ms=history.last_seen(job),
     )
+
+
+def _print(seen: _Seen, *, last: str, now_ms: int) -> None:
+    from detector.cli.incidents import print_table
+    from detector.cli.jobs import ago, aside_lines
+    from detector.log import printable
+
+    for line in [*_who(seen.about), *_history(seen.window, last=last)]:
+        click.echo(printable(line))
+    if not len(seen.window.times_ms):
+        click.echo(f"  its newest entry: {ago(seen.newest_ms, now_ms=now_ms)}")
+    click.echo("Set aside:" if seen.rejected else "Set aside: nothing")
+    for line in aside_lines(seen.rejected):
+        click.echo(line)
+    if seen.incidents:
+        print_table(seen.incidents)
+    else:
+        click.echo("Incidents: none")
+
+
+def _draw(seen: _Seen, plot: Path) -> None:
+    from detector.notify.chart import draw
+
+    try:
+        plot.write_bytes(draw(seen.window, incidents=seen.incidents, title=seen.about.title))
+    except OSError as error:
+        fail(f"--plot {plot}: cannot be written: {error.strerror}")
+    click.echo(f"Drawn to {plot}")
 
 
 def _who(job: "Job") -> list[str]:

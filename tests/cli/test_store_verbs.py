@@ -225,6 +225,16 @@ def test_show_tells_who_what_and_what_was_found(
     assert "newer" in histories.jobs()
 
 
+def test_a_job_that_has_been_silent_is_shown_with_its_newest_entry(
+    histories: History, config: Path
+) -> None:
+    assert histories.jobs()
+    result = run(config, "show", "older", "--last", "1m")
+    assert result.exit_code == 0
+    assert "OFU: no usable sample in the last 1m" in result.output
+    assert "its newest entry: 10m" in result.output
+
+
 def test_show_refuses_what_it_cannot_do(
     histories: History, config: Path, tmp_path: Path
 ) -> None:

@@ -135,6 +135,9 @@ def test_every_kind_of_nonsense_is_counted_shown_and_logged_once_and_stops_nobod
         result = show(tmp_path / "config.toml", "show", job)
         assert result.exit_code == 0, (job, result.output)
         assert f"{count} {reason}: " in result.output, (job, result.output)
+    listed = show(tmp_path / "config.toml", "jobs").output
+    assert "absurd  from the future" in listed
+    assert "wide  1m" in listed
     assert len(roots(loopback)) == 1  # the job that fell, and no other
     assert told(loopback) == [("opened", 1)]
 
