@@ -1,8 +1,8 @@
 """A watch: one model's columns, which jobs they belong to, and their state."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from itertools import repeat
 
 import msgspec
 import numpy as np
@@ -25,18 +25,24 @@ from detector.series import Batch, FloatArray, IntArray, Panel
 Confirm = Callable[[str, Candidate], Confirmed | Rejected]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """The columns that one model holds to their own past. ``jobs[k]`` owns column k."""
+    """The columns that one model holds to their own past.
+
+    Attributes
+    ----------
+    index
+        Job -> its column, in the order of columns.
+    """
 
     model: Model
-    jobs: tuple[str, ...]
+    index: Mapping[str, int]
     state: State
 
-    @cached_property
-    def index(self) -> dict[str, int]:
-        """Job -> its column."""
-        return {job: column for column, job in enumerate(self.jobs)}
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs in the order of their columns."""
+        return tuple(self.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +58,7 @@ class Observed:
 
 def start(model: Model) -> Watch:
     """Return a watch that has seen nothing."""
-    return Watch(model=model, jobs=(), state=empty(model.baseline, 0))
+    return Watch(model=model, index={}, state=empty(model.baseline, 0))
 
 
 def observe(
@@ -75,15 +81,20 @@ def observe(
     if values is None or not len(values):
         return Observed(watch=watch)
     telling = values < 1.0 if watch.model.metric == "valid" else np.isfinite(values)
-    known = np.fromiter((job in watch.index for job in batch.jobs), bool, len(batch.jobs))
+    if not (watch.index or telling.any()):
+        return Observed(watch=watch)
+    lookup = _columns(watch, batch.jobs)
+    known = lookup >= 0
     known[batch.job[telling]] = True
     # An OFU entry without a usable value still moves the job's time on; a job that reports
     # MFU or tokens at every sixth entry has no sample of them at the other five.
     use = known[batch.job] & (telling | (watch.model.metric in ("ofu", "valid")))
     if not use.any():
         return Observed(watch=watch)
-    watch = _with_jobs(watch, [batch.jobs[k] for k in np.unique(batch.job[use])])
-    lookup = np.fromiter((watch.index.get(job, -1) for job in batch.jobs), np.int64, len(known))
+    new = known & (lookup < 0)
+    if new.any():
+        watch = _with_jobs(watch, [batch.jobs[k] for k in np.flatnonzero(new)])
+        lookup = _columns(watch, batch.jobs)
     column = lookup[batch.job[use]]
     order = np.argsort(column, kind="stable")
     columns, local = np.unique(column[order], return_inverse=True)
@@ -106,9 +117,10 @@ def without(watch: Watch, jobs: Collection[str]) -> Watch:
     if not any(job in watch.index for job in jobs):
         return watch
     keep = [k for k, job in enumerate(watch.jobs) if job not in jobs]
+    names = watch.jobs
     return Watch(
         model=watch.model,
-        jobs=tuple(watch.jobs[k] for k in keep),
+        index={names[k]: column for column, k in enumerate(keep)},
         state=take(watch.state, np.array(keep, np.int64)),
     )
 
@@ -133,15 +145,23 @@ def restored(watch: Watch, blob: bytes) -> Watch:
     if len(more) != len(jobs):
         msg = f"packed watch has {len(jobs)} jobs and {len(more)} columns; start cold"
         raise ValueError(msg)
-    return replace(watch, jobs=watch.jobs + jobs, state=append(watch.state, more))
+    return _grown(watch, jobs, more)
 
 
-def _with_jobs(watch: Watch, jobs: Iterable[str]) -> Watch:
-    new = tuple(job for job in jobs if job not in watch.index)
-    if not new:
-        return watch
-    state = append(watch.state, empty(watch.model.baseline, len(new)))
-    return replace(watch, jobs=watch.jobs + new, state=state)
+def _columns(watch: Watch, jobs: Sequence[str]) -> IntArray:
+    """Return each job's column; -1 where it has none."""
+    return np.fromiter(map(watch.index.get, jobs, repeat(-1)), np.int64, len(jobs))
+
+
+def _with_jobs(watch: Watch, jobs: Sequence[str]) -> Watch:
+    return _grown(watch, jobs, empty(watch.model.baseline, len(jobs)))
+
+
+def _grown(watch: Watch, jobs: Sequence[str], more: State) -> Watch:
+    """Return the watch with new jobs behind the ones it has."""
+    columns = range(len(watch.index), len(watch.index) + len(jobs))
+    index = {**watch.index, **dict(zip(jobs, columns, strict=True))}
+    return replace(watch, index=index, state=append(watch.state, more))
 
 
 def _panel(column: IntArray, times_ms: IntArray, values: FloatArray, *, columns: int) -> Panel:
@@ -164,19 +184,21 @@ def _fold_isolated(
     The broken column keeps the state it had, so that nothing false is learnt from it. OSError
     is the store's (a window could not be read): it stops the pass, which is then repeated.
     """
-    everything = len(columns) == len(watch.jobs) and bool((np.diff(columns) == 1).all())
+    everything = len(columns) == len(watch.index) and bool((np.diff(columns) == 1).all())
     part = watch.state if everything else take(watch.state, columns)
-    jobs = [watch.jobs[k] for k in columns]
+    names = watch.jobs
+
+    def job(k: int) -> str:
+        return names[int(columns[k])]
+
     try:
-        folded = fold(
-            watch.model, part, panel, lambda k, candidate: confirm(jobs[k], candidate)
-        )
+        folded = fold(watch.model, part, panel, lambda k, raised: confirm(job(k), raised))
     except OSError:
         raise
     except Exception as exception:
         if len(columns) == 1:
             reason = f"{type(exception).__name__}: {exception}"
-            return Observed(watch=watch, poisoned={jobs[0]: reason})
+            return Observed(watch=watch, poisoned={job(0): reason})
         half = len(columns) // 2
         left = _fold_isolated(watch, columns[:half], _slice(panel, 0, half), confirm=confirm)
         right = _fold_isolated(
@@ -186,9 +208,9 @@ def _fold_isolated(
     state = folded.state if everything else put(watch.state, columns, folded.state)
     return Observed(
         watch=replace(watch, state=state),
-        outcomes=tuple((jobs[k], candidate, out) for k, candidate, out in folded.outcomes),
-        recoveries=tuple((jobs[item.column], item) for item in folded.recoveries),
-        shifts=tuple((jobs[item.column], item) for item in folded.shifts),
+        outcomes=tuple((job(k), raised, outcome) for k, raised, outcome in folded.outcomes),
+        recoveries=tuple((job(item.column), item) for item in folded.recoveries),
+        shifts=tuple((job(item.column), item) for item in folded.shifts),
     )
 
 
