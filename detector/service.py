@@ -205,6 +205,7 @@ class Service:
         jobs: dict[str, tuple[Callable[[], None], float]] = {
             "tick": (self.tick, self._config.tick.interval / 1000),
             "renew": (self.renew, self._lease_ms / 3000),
+            "roll": (self.roll, self._config.tick.interval / 1000),
             "sweep": (self.sweep, _SWEEP_EVERY_S),
         }
         for name in self._dispatchers:
@@ -279,7 +280,6 @@ class Service:
         leading.passes += 1
         self._tell(report, leading.teller)
         self._history.set_aside(report.rejects)
-        self._history.roll_some(now_ms)
         self.counters.ticks += 1
         self.counters.entries += report.entries
         self.counters.last_tick_ms = now_ms
@@ -296,6 +296,16 @@ class Service:
         for transition in report.transitions:
             self.counters.incidents_opened += transition.type == "opened"
             self._announce(transition)
+
+    def roll(self) -> None:
+        """Pack a slice of the jobs' older entries; between two passes, never during one."""
+        try:
+            with self._passing:
+                if self._leading is not None:
+                    self._history.roll_some(self._clock())
+            self._well("roll")
+        except OSError as error:
+            self._ill("roll", error)
 
     def deliver(self, receiver: str | None = None) -> None:
         """Send what is due to one receiver, or to all in turn.
