@@ -117,7 +117,7 @@ def test_a_store_that_cannot_be_reached_stops_the_pass_and_poisons_nobody() -> N
         seen(start(OFU), fleet(3), confirm=confirm)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 @given(cuts=st.lists(st.integers(1, 399), max_size=6, unique=True))
 def test_samples_in_any_cuts_are_the_samples_at_once(cuts: list[int]) -> None:
     values = fleet(2)
