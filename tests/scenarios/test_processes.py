@@ -111,7 +111,8 @@ def test_killed_in_mid_delivery_and_started_again_it_posts_one_message(
     served.again()
     assert soon(lambda: served.delivered() == {"slack", "resiliency"})
     assert len(roots(loopback)) == 1
-    assert told(loopback) == [("opened", 1)]
+    # A program may get an event twice, with the same id: at least once is what it is promised.
+    assert [step for step, _ in told(loopback)] == ["opened"]
     assert len(served.events("incident_opened")) == 1
 
 
