@@ -20,7 +20,7 @@ from detector.analysis.change import Candidate, Confirmed, Rejected, Shift
 from detector.analysis.derived import clock_correction, derived
 from detector.analysis.judge import Content, judge
 from detector.analysis.ofu import GpuModel
-from detector.analysis.verify import verify, window_start_ms
+from detector.analysis.verify import announced, verify, window_start_ms
 from detector.analysis.watch import Confirm, Observed, observe
 from detector.fleet import Job
 from detector.incident.incident import Incident, Transition
@@ -36,7 +36,15 @@ from detector.incident.lifecycle import (
     follow,
 )
 from detector.incident.route import Destination, owed
-from detector.series import Batch, Duration, FloatArray, Reject, Window
+from detector.series import (
+    Batch,
+    ContextEvent,
+    Duration,
+    FloatArray,
+    Interval,
+    Reject,
+    Window,
+)
 from detector.state import FleetState
 
 
@@ -49,6 +57,10 @@ class Histories(Protocol):
 
     def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
         """Return the job's history in ``[start_ms, end_ms)``."""
+        ...
+
+    def context(self, job: str, span: Interval) -> tuple[ContextEvent, ...]:
+        """Return what was announced about the job that touches ``span``."""
         ...
 
     def describe_many(self, jobs: Iterable[str]) -> Mapping[str, Job]:
@@ -210,6 +222,9 @@ class _Jobs:
     def clock_ratio(self, job: str) -> float:
         return clock_correction(self.gpu(job), self[job].precision)
 
+    def context(self, job: str, span: Interval) -> tuple[ContextEvent, ...]:
+        return self._histories.context(job, span)
+
     def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
         window = self._histories.window(job, start_ms=start_ms, end_ms=end_ms)
         more = derived(window.fields, clock_ratio=self.clock_ratio(job))
@@ -303,11 +318,13 @@ def _confirm(model: Model, jobs: _Jobs, windows: dict[tuple[str, int], Window]) 
     """Return the test that a candidate of this model must pass; keeps the windows it read."""
 
     def confirm(job: str, candidate: Candidate) -> Confirmed | Rejected:
-        window = jobs.window(
-            job,
-            start_ms=window_start_ms(candidate, model),
-            end_ms=candidate.time_ms + 1,
+        span = Interval(
+            start_ms=window_start_ms(candidate, model), end_ms=candidate.time_ms + 1
         )
+        explained = announced(candidate, jobs.context(job, span))
+        if explained is not None:
+            return explained
+        window = jobs.window(job, start_ms=span.start_ms, end_ms=span.end_ms)
         windows[job, candidate.time_ms] = window
         return verify(candidate, window, model)
 

@@ -51,9 +51,9 @@ def verify(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
         The job's history from :func:`window_start_ms` to the candidate's time, with
         ``fields[model.metric]``.
     """
-    announced = _announced(candidate, window.events)
-    if announced is not None:
-        return announced
+    explained = announced(candidate, window.events)
+    if explained is not None:
+        return explained
     series = window.series(model.metric)
     if series is None:
         return Rejected(reason=f"the history holds no {model.metric} around the onset")
@@ -81,7 +81,12 @@ def window_start_ms(candidate: Candidate, model: Model) -> int:
     return candidate.onset_ms - lookback_ms
 
 
-def _announced(candidate: Candidate, events: Sequence[ContextEvent]) -> Rejected | None:
+def announced(candidate: Candidate, events: Sequence[ContextEvent]) -> Rejected | None:
+    """Return the refusal of a candidate that an announced phase explains; else None.
+
+    The first thing :func:`verify` asks, on its own because it needs no history: whoever has
+    the events need not read a window for nothing.
+    """
     if candidate.cause in ("frozen", "band"):
         return None
     for event in events:

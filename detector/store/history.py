@@ -165,7 +165,7 @@ class History:
         # The stream first: what is rolled up in between is then met twice, never missed.
         commands: list[Command] = [
             ["XRANGE", key, start_ms, f"({max(end_ms, 0)}"],
-            ["XREVRANGE", self._keys.events(job), "+", "-", "COUNT", _LONGEST_EVENTS],
+            self._events_read(job),
         ]
         starts = self._chunk_starts(job, start_ms, end_ms)
         if starts:
@@ -175,16 +175,17 @@ class History:
         if isinstance(entries, list) and entries:
             parts.append(_stretch(entries))
         rows = join(parts).between(start_ms - 1, end_ms)
-        context = [
-            read_event(int(entry.partition(b"-")[0]), _texts(flat))
-            for entry, flat in (events if isinstance(events, list) else ())
-        ]
         return Window(
             times_ms=rows.times_ms,
             fields=rows.fields,
             gpus=None if rows.codes is None else gpu_values(rows.codes),
-            events=touching(context, Interval(start_ms=start_ms, end_ms=end_ms)),
+            events=_context(events, Interval(start_ms=start_ms, end_ms=end_ms)),
         )
+
+    def context(self, job: str, span: Interval) -> tuple[ContextEvent, ...]:
+        """Return what was announced about a job that touches ``span``."""
+        (events,) = self._server.pipeline([self._events_read(job)])
+        return _context(events, span)
 
     def describe(self, job: str) -> Job:
         """Return who a job is; of a job that nobody described, its id alone."""
@@ -261,6 +262,9 @@ class History:
             commands.append(["XADD", key, "MAXLEN", "~", _LONGEST_STREAM, entry, *flat])
         return commands
 
+    def _events_read(self, job: str) -> Command:
+        return ["XREVRANGE", self._keys.events(job), "+", "-", "COUNT", _LONGEST_EVENTS]
+
     def _judged(self, samples: Sequence[Sample], replies: Sequence[Reply]) -> list[bool]:
         """Whether each sample is there; an id that is refused may be a repeated write."""
         refused = [
@@ -309,6 +313,15 @@ class History:
         described = read_job(job, _texts(flat), note)
         self._increments.roster_sizes[job] = len(described.roster)
         return described
+
+
+def _context(reply: Reply, span: Interval) -> tuple[ContextEvent, ...]:
+    """Read the events of a reply; a key of another type has none."""
+    entries = reply if isinstance(reply, list) else ()
+    events = [
+        read_event(int(entry.partition(b"-")[0]), _texts(flat)) for entry, flat in entries
+    ]
+    return touching(events, span)
 
 
 def _stretch(entries: Sequence[tuple[bytes, list[bytes]]]) -> Stretch:
