@@ -50,7 +50,8 @@ def configure(settings: LogSettings) -> None:
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(out),  # type: ignore[arg-type]
+        # Not the printing one: it writes a line and its end apart, and threads get in between.
+        logger_factory=structlog.WriteLoggerFactory(out),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
     # Libraries speak through the standard library; one line of theirs that is no event would

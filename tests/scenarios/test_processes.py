@@ -51,6 +51,7 @@ class Served:
     def events(self, name: str = "") -> list[dict[str, Any]]:
         """Every line of the log, which must be an object each."""
         lines = self.log.read_text().rpartition("\n")[0].splitlines()
+        assert all(line.startswith("{") for line in lines), lines
         found = [json.loads(line) for line in lines]
         return [event for event in found if name in ("", event["event"])]
 
@@ -109,7 +110,7 @@ def test_killed_in_mid_delivery_and_started_again_it_posts_one_message(
     served.kill()
     assert soon(lambda: gone(first)), "the embedded server outlived the service"
     served.again()
-    assert soon(lambda: served.delivered() == {"slack", "resiliency"})
+    assert soon(lambda: "slack" in served.delivered() and told(loopback))
     assert len(roots(loopback)) == 1
     # A program may get an event twice, with the same id: at least once is what it is promised.
     assert [step for step, _ in told(loopback)] == ["opened"]
