@@ -232,7 +232,7 @@ def test_a_job_that_has_been_silent_is_shown_with_its_newest_entry(
     result = run(config, "show", "older", "--last", "1m")
     assert result.exit_code == 0
     assert "OFU: no usable sample in the last 1m" in result.output
-    assert "its newest entry: 10m" in result.output
+    assert re.search(r"its newest entry: [1-9][0-9]+m.* ago", result.output)
 
 
 def test_show_refuses_what_it_cannot_do(

@@ -31,7 +31,7 @@ class Server:
     def start(self) -> None:
         command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(self.socket)]
         command += ["--dir", str(self.folder), "--save", "", "--appendonly", "yes"]
-        command += ["--appendfsync", "everysec", "--maxmemory-policy", "noeviction"]
+        command += ["--appendfsync", "always", "--maxmemory-policy", "noeviction"]
         self.socket.unlink(missing_ok=True)
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         while not self._answers():
@@ -198,7 +198,7 @@ def test_a_mistake_in_a_step_is_one_event_and_the_service_goes_on(
         service.stop()
         running.join()
     failed = [event["job"] for event in named(events, "job_failed")]
-    assert sorted(failed) == [*DELIVER, "renew", "sweep", "tick"]
+    assert sorted(failed) == [*DELIVER, "renew", "roll", "sweep", "tick"]
     assert all(
         isinstance(event["exc_info"], RuntimeError) for event in named(events, "job_failed")
     )
