@@ -8,7 +8,7 @@ no Redis and no clock.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple, Self
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
+SmallArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -109,10 +110,32 @@ class Panel:
         Shape ``(rows, columns)``; 0 where the column has no k-th sample.
     values
         Shape ``(rows, columns)``; NaN is a sample that carries no usable value.
+    gpus
+        Values of the GPUs behind the samples, flat, NaN is no data; None without any.
+    gpu_starts, gpu_counts
+        Where in ``gpus`` a sample's GPUs stand, in the roster's order. Shape
+        ``(rows, columns)``.
     """
 
     times_ms: IntArray
     values: FloatArray
+    gpus: SmallArray | None = None
+    gpu_starts: IntArray | None = None
+    gpu_counts: IntArray | None = None
+
+    def cut(self, columns: slice | IntArray) -> Self:
+        """Return these columns alone."""
+
+        def of(cells: IntArray | None) -> IntArray | None:
+            return None if cells is None else cells[:, columns]
+
+        return replace(
+            self,
+            times_ms=self.times_ms[:, columns],
+            values=self.values[:, columns],
+            gpu_starts=of(self.gpu_starts),
+            gpu_counts=of(self.gpu_counts),
+        )
 
     @property
     def columns(self) -> int:
@@ -215,6 +238,11 @@ class Batch:
         Entries, or single fields of entries, that could not be used.
     more
         Whether the jobs have still more to read: call again.
+    gpus
+        OFU of the entries' GPUs in the roster's order, entry after entry, flat; NaN is no
+        data. None when no entry carries any.
+    gpu_counts
+        How many of ``gpus`` are each entry's, 0 where it has none. Shape ``(m,)``.
     """
 
     jobs: tuple[str, ...]
@@ -223,3 +251,5 @@ class Batch:
     fields: Mapping[str, FloatArray]
     rejects: tuple[Reject, ...] = field(default=())
     more: bool = False
+    gpus: SmallArray | None = None
+    gpu_counts: IntArray | None = None

@@ -15,11 +15,12 @@ from typing import Protocol
 
 import numpy as np
 
-from detector.analysis.baselines import Model
-from detector.analysis.change import Candidate, Confirmed, Rejected, Shift
+from detector.analysis.baselines import LEAST_GPUS, Model
+from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected, Shift
 from detector.analysis.derived import clock_correction, derived
 from detector.analysis.judge import Content, judge
 from detector.analysis.ofu import GpuModel
+from detector.analysis.present import present_level
 from detector.analysis.verify import announced, verify, window_start_ms
 from detector.analysis.watch import Confirm, Observed, observe
 from detector.fleet import Job
@@ -136,6 +137,9 @@ class Report:
 # A poison job is tried again after this long. Chosen: long enough that a job which breaks
 # every time costs nothing, short enough that a mended one is watched again within the hour.
 _ASIDE_MS = 600_000
+# How much of an incident's history is read to measure its present level. Chosen: as much as
+# verification looks back.
+_MEASURED_MS = 3_600_000
 
 
 def run(
@@ -225,6 +229,13 @@ class _Jobs:
     def context(self, job: str, span: Interval) -> tuple[ContextEvent, ...]:
         return self._histories.context(job, span)
 
+    def measure(self, incident: Incident, at_ms: int) -> Estimate | None:
+        """Return the level of the incident's metric in its last hour up to ``at_ms``."""
+        start_ms = max(incident.onset_high_ms, at_ms - _MEASURED_MS)
+        window = self.window(incident.job.id, start_ms=start_ms, end_ms=at_ms + 1)
+        span = Interval(start_ms=start_ms, end_ms=at_ms)
+        return present_level(window, incident.metric, span)
+
     def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
         window = self._histories.window(job, start_ms=start_ms, end_ms=end_ms)
         more = derived(window.fields, clock_ratio=self.clock_ratio(job))
@@ -284,7 +295,17 @@ def _without(batch: Batch, aside: Collection[str]) -> Batch:
         return batch
     keep = ~np.isin(batch.job, out)
     fields = {name: values[keep] for name, values in batch.fields.items()}
-    return replace(batch, job=batch.job[keep], times_ms=batch.times_ms[keep], fields=fields)
+    gpus, counts = batch.gpus, batch.gpu_counts
+    if gpus is not None and counts is not None:
+        gpus, counts = gpus[np.repeat(keep, counts)], counts[keep]
+    return replace(
+        batch,
+        job=batch.job[keep],
+        times_ms=batch.times_ms[keep],
+        fields=fields,
+        gpus=gpus,
+        gpu_counts=counts,
+    )
 
 
 def _corrected(
@@ -311,7 +332,12 @@ def _values(batch: Batch, clock_ratios: Mapping[str, float]) -> Mapping[str, Flo
     ratio = np.fromiter(
         (clock_ratios.get(job, 1.0) for job in batch.jobs), float, len(batch.jobs)
     )
-    return {**batch.fields, **derived(batch.fields, clock_ratio=ratio[batch.job])}
+    values = {**batch.fields, **derived(batch.fields, clock_ratio=ratio[batch.job])}
+    if batch.gpu_counts is not None:
+        # The job's own where it has peers to compare; its GPUs stand beside it in the batch.
+        enough = batch.gpu_counts >= LEAST_GPUS
+        values["gpu_ofu"] = np.where(enough, batch.fields["ofu"], np.nan)
+    return values
 
 
 def _confirm(model: Model, jobs: _Jobs, windows: dict[tuple[str, int], Window]) -> Confirm:
@@ -429,6 +455,7 @@ def _follow(
             cluster=settings.cluster,
             policy=settings.policy,
             now_ms=now_ms,
+            measure=jobs.measure,
         )
         incidents[job] = lived.incidents
         followed.changed += lived.changed

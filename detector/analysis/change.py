@@ -20,8 +20,9 @@ Direction = Literal["down", "up"]
 #   drift      a small lasting shift, accumulated (CUSUM over block means)
 #   frozen     the same value bit for bit for far too long
 #   ceiling    below the most that was ever seen (GPUs that no longer report)
+#   peers      GPUs that fell away from the other GPUs of their job
 #   band       outside fixed bounds (a ratio that should be near 1, a share of valid samples)
-Cause = Literal["excursion", "drift", "frozen", "ceiling", "band"]
+Cause = Literal["excursion", "drift", "frozen", "ceiling", "band", "peers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,8 @@ class Candidate:
         Robust standard deviation of one healthy sample about the baseline, same unit.
     step_ms
         Usual distance of two samples, ms; 0 is not known.
+    gpus
+        Places in the roster of the GPUs it is about; empty when it is the whole job.
     """
 
     column: int
@@ -53,6 +56,7 @@ class Candidate:
     after: float
     scale: float
     step_ms: int = 0
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,8 @@ class Confirmed:
         The stretches that were compared.
     excluded
         Stretches left out of the comparison (dips, announced phases), for the chart.
+    gpus
+        As in :class:`Candidate`; the levels are then the mean over these GPUs.
     """
 
     metric: str
@@ -117,6 +123,7 @@ class Confirmed:
     before_span: Interval
     after_span: Interval
     excluded: tuple[Interval, ...] = field(default=())
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -270,6 +270,12 @@ def _odd_gpus(view: View) -> float | None:
     return None if view.attribution is None else float(view.attribution.fallen)
 
 
+@_feature("relative")
+def _odd_change(view: View) -> float | None:
+    """How those GPUs changed against the median GPU; None when there are none."""
+    return None if view.attribution is None else view.attribution.fall
+
+
 @_feature("share")
 def _odd_share(view: View) -> float | None:
     """Share of the judged GPUs that fell clearly more than the median GPU."""

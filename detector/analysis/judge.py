@@ -92,7 +92,8 @@ def _gpu(job: Job, place: int) -> Gpu:
 
 def _samples(change: Confirmed, window: Window, span: Interval) -> int:
     """How many usable samples of the changed metric a span holds."""
-    series = window.series(change.metric)
+    # What single GPUs did is read beside the job's own OFU, entry by entry.
+    series = window.series("ofu" if change.gpus else change.metric)
     if series is None:
         return 0
     return int(inside(series.times_ms, span, change.excluded).sum())

@@ -28,6 +28,8 @@ _LEAST_Z = 4.0
 _MOST_SHARE = 0.25
 # The median GPU stands still: quotients with it say nothing.
 _STANDSTILL = 0.05
+# Below this part of its usual OFU a job dips, and its GPUs are not in step at the edges.
+_DIPPING = 0.7
 _MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
 
@@ -46,16 +48,21 @@ class Attribution:
         How many GPUs could be judged.
     fallen
         How many fell clearly more than the median GPU, even where they are too many to name.
+    fall
+        Mean relative change of those against the median GPU; None when none fell.
     """
 
     gpus: tuple[int, ...]
     confidence: float
     total: int
     fallen: int
+    fall: float | None = None
 
 
 def attribute(change: Confirmed, window: Window) -> Attribution | None:
     """Return the GPUs that fell by themselves, or None when too few report to tell.
+
+    A change that verification found in single GPUs is theirs.
 
     Notes
     -----
@@ -82,7 +89,97 @@ def attribute(change: Confirmed, window: Window) -> Attribution | None:
     spread = _MAD_TO_SIGMA * float(np.median(np.abs(fall - np.median(fall))))
     scale = np.hypot(_wander(past, length=len(present)), spread)
     clear = (fall < -_LEAST_FALL) & (fall < -_LEAST_Z * scale)
-    return _named(fall, clear, places)
+    return _named(fall, np.isin(places, change.gpus) if change.gpus else clear, places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """GPUs against the others of their job as time went by.
+
+    Attributes
+    ----------
+    gpus
+        Those of the GPUs asked about that fell themselves, places in the roster.
+    rows
+        Which samples of the window were compared: no dips, and most GPUs there.
+    values
+        Their mean OFU, each over its own level before and over the median of the others at
+        that moment. Shape of ``rows``.
+    level
+        Their mean OFU before.
+    others
+        Share of the other GPUs that fell at least half as far.
+    """
+
+    gpus: tuple[int, ...]
+    rows: IntArray
+    values: FloatArray
+    level: float
+    others: float
+
+
+def compare(
+    window: Window, places: tuple[int, ...], *, onset_ms: int, until_ms: int, least: float
+) -> Compared | None:
+    """Return these GPUs against the others of the job; None when too few tell.
+
+    Parameters
+    ----------
+    least
+        GPUs that fell by less than half of this are left out.
+    """
+    if window.gpus is None or max(places) >= window.gpus.shape[1]:
+        return None
+    end = int(np.searchsorted(window.times_ms, until_ms, side="right"))
+    x, after = window.gpus[:end], window.times_ms[:end] > onset_ms
+    level = _medians(x[~after], axis=0) if not after.all() else np.full(x.shape[1], np.nan)
+    usable = (_count(x[after]) >= _LEAST_SAMPLES) & (_count(x[~after]) >= _LEAST_SAMPLES)
+    usable &= np.isfinite(level) & (level > 0)
+    named = np.zeros(len(usable), bool)
+    named[list(places)] = True
+    asked, others = np.flatnonzero(usable & named), np.flatnonzero(usable & ~named)
+    if not len(asked) or len(asked) + len(others) < _LEAST_GPUS:
+        return None
+    middle = _medians(x[:, others] / level[others], axis=1)
+    there = np.isfinite(x[:, others]).sum(axis=1) >= 0.5 * len(others)
+    rows = np.flatnonzero(there & _undipped(middle, after))
+    if len(rows) == 0:
+        return None
+    late = after[rows]
+
+    def fall(which: IntArray) -> FloatArray:
+        quotient = x[np.ix_(rows, which)] / level[which] / middle[rows, None]
+        was, now = _medians(quotient[~late], axis=0), _medians(quotient[late], axis=0)
+        change: FloatArray = now - was
+        return change
+
+    if late.all() or not late.any():
+        return None
+    own = fall(asked)
+    fell = own < -least / 2
+    if not fell.any():
+        return None
+    asked = asked[fell]
+    values = (x[np.ix_(rows, asked)] / level[asked]).T / middle[rows]
+    known = np.isfinite(values).any(axis=0)
+    alike = fall(others) < np.median(own[fell]) / 2
+    return Compared(
+        gpus=tuple(int(place) for place in asked[np.argsort(own[fell], kind="stable")]),
+        rows=rows[known],
+        values=np.nanmean(values[:, known], axis=0),
+        level=float(level[asked].mean()),
+        others=float(alike.mean()),
+    )
+
+
+def _undipped(middle: FloatArray, after: Mask) -> Mask:
+    """Which samples are no dips of the job, held to the median of their own side."""
+    kept = np.isfinite(middle) & (middle > _STANDSTILL)
+    for side in (after, ~after):
+        chosen = middle[side & kept]
+        if len(chosen):
+            kept &= ~side | (middle >= _DIPPING * float(np.median(chosen)))
+    return kept
 
 
 def spread_over_gpus(values: FloatArray) -> float | None:
@@ -161,13 +258,16 @@ def _medians(values: FloatArray, *, axis: int) -> FloatArray:
 def _named(fall: FloatArray, clear: Mask, places: IntArray) -> Attribution:
     fallen, total = int(clear.sum()), len(places)
     if fallen == 0 or fallen > _MOST_SHARE * total:
-        return Attribution(gpus=(), confidence=0.0, total=total, fallen=fallen)
+        own = float(fall[clear].mean()) if fallen else None
+        return Attribution(gpus=(), confidence=0.0, total=total, fallen=fallen, fall=own)
     worst_first = np.flatnonzero(clear)[np.argsort(fall[clear], kind="stable")]
     next_fall = max(0.0, -float(fall[~clear].min()))
-    apart = 1.0 - next_fall / -float(fall[clear].max())
+    mildest = -float(fall[clear].max())
+    apart = 1.0 - next_fall / mildest if mildest > 0 else 0.0
     return Attribution(
         gpus=tuple(int(places[k]) for k in worst_first),
         confidence=round(min(1.0, max(0.0, apart)), 3),
         total=total,
         fallen=fallen,
+        fall=float(fall[clear].mean()),
     )

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from detector.analysis.baselines import Band, Level, Model, Verification
 from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected
 from detector.analysis.changepoint import latest_level, locate
+from detector.analysis.peers import compare
 from detector.series import (
     ContextEvent,
     Duration,
@@ -36,6 +37,8 @@ _OPEN_PHASE = Duration(1_200_000)
 _DIP = 0.88
 # At least this share of the samples since the onset must be low: else it was a spike.
 _LOW_SHARE = 0.5
+# More than this share of a job's GPUs fell: something they share.
+_MOST_SHARE = 0.25
 # Samples before the onset that verification wants of a slow series.
 _LEAST_LOOKBACK = 60
 # Two-sided 95 % of a normal estimate.
@@ -54,6 +57,8 @@ def verify(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
     explained = announced(candidate, window.events)
     if explained is not None:
         return explained
+    if candidate.cause == "peers":
+        return _apart(candidate, window, model)
     series = window.series(model.metric)
     if series is None:
         return Rejected(reason=f"the history holds no {model.metric} around the onset")
@@ -170,6 +175,60 @@ def _sides(
     return old, first + new
 
 
+def _apart(candidate: Candidate, window: Window, model: Model) -> Confirmed | Rejected:
+    """Compare GPUs with the others of their job, before the onset and since."""
+    settings = model.verify
+    compared = compare(
+        window,
+        candidate.gpus,
+        onset_ms=candidate.onset_ms,
+        until_ms=candidate.time_ms,
+        least=settings.min_effect,
+    )
+    if compared is None:
+        return Rejected(reason="the history does not show that these GPUs fell")
+    if compared.others > _MOST_SHARE:
+        return Rejected(reason=f"{compared.others:.0%} of the job's other GPUs fell as well")
+    rows, values, times_ms = compared.rows, compared.values, window.times_ms
+    since = times_ms[rows] > candidate.onset_ms
+    before, after = values[~since], values[since]
+    if len(before) < settings.min_before or len(after) < settings.min_after:
+        return Rejected(
+            reason=f"too few samples: {len(before)} before the onset and {len(after)} after it"
+        )
+    level, present = float(np.median(before)), float(np.median(after))
+    low = after < (level + present) / 2
+    if low.mean() < _LOW_SHARE:
+        return Rejected(reason=f"a spike: only {low.sum()} of {len(after)} samples are low")
+    series = Series(times_ms=times_ms[rows], values=values)
+    onset_ms, onset = _onset(series, np.arange(len(values)), level, min(present, level))
+    later = since & (times_ms[rows] > onset_ms)
+    since = later if later.sum() >= settings.min_after else since
+    old, new, p = _step(values[~since & (times_ms[rows] <= onset_ms)], values[since],
+                        width=settings.min_after)  # fmt: skip
+    change = new.value / old.value - 1
+    if change > -settings.min_effect:
+        return Rejected(reason=f"smaller than an alarm is worth: {change:+.1%}")
+    if p > settings.significance:
+        return Rejected(reason=f"not significant: p = {p:.2g} with the noise this job has")
+    return Confirmed(
+        metric=model.metric,
+        cause=candidate.cause,
+        direction=candidate.direction,
+        onset_ms=onset_ms,
+        onset=onset,
+        detected_ms=candidate.time_ms,
+        before=_scaled(old, compared.level),
+        after=_scaled(new, compared.level),
+        relative_change=max(change, -1.0),
+        confidence=1 - p,
+        before_span=Interval(start_ms=int(times_ms[rows[0]]), end_ms=onset_ms),
+        after_span=Interval(start_ms=onset_ms, end_ms=int(times_ms[rows[-1]])),
+        excluded=_gaps(times_ms, rows),
+        gpus=compared.gpus,
+    )
+
+
 def _undipped(values: FloatArray, *, at_most: float) -> BoolArray:
     """Return which samples are no dips below the level that most of them stand on.
 
@@ -215,6 +274,10 @@ def _step(
 
 def _estimate(value: float, spread: float) -> Estimate:
     return Estimate(value=value, low=value - _Z95 * spread, high=value + _Z95 * spread)
+
+
+def _scaled(estimate: Estimate, by: float) -> Estimate:
+    return Estimate(value=estimate.value * by, low=estimate.low * by, high=estimate.high * by)
 
 
 def _exact(value: float) -> Estimate:

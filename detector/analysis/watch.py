@@ -9,6 +9,7 @@ import numpy as np
 
 from detector.analysis.baselines import (
     Model,
+    Peers,
     State,
     accept,
     append,
@@ -98,8 +99,10 @@ def observe(
     column = lookup[batch.job[use]]
     order = np.argsort(column, kind="stable")
     columns, local = np.unique(column[order], return_inverse=True)
-    times_ms, values = batch.times_ms[use][order], values[use][order]
-    panel = _panel(local, times_ms, values, columns=len(columns))
+    chosen = np.flatnonzero(use)[order]
+    if not isinstance(watch.model.baseline, Peers):
+        batch = replace(batch, gpus=None)
+    panel = _panel(local, batch, chosen, values, columns=len(columns))
     return _fold_isolated(watch, columns, panel, confirm=confirm)
 
 
@@ -164,16 +167,28 @@ def _grown(watch: Watch, jobs: Sequence[str], more: State) -> Watch:
     return replace(watch, index=index, state=append(watch.state, more))
 
 
-def _panel(column: IntArray, times_ms: IntArray, values: FloatArray, *, columns: int) -> Panel:
-    """Place flat entries, sorted by column and time, each column's k-th into row k."""
+def _panel(
+    column: IntArray, batch: Batch, chosen: IntArray, values: FloatArray, *, columns: int
+) -> Panel:
+    """Place the chosen entries, sorted by column and time, each column's k-th into row k.
+
+    GPUs stay where they are: a panel says where each sample's stand.
+    """
     first = np.searchsorted(column, np.arange(columns))
     row = np.arange(len(column)) - first[column]
     shape = (int(row.max()) + 1, columns)
     times = np.zeros(shape, np.int64)
     matrix = np.full(shape, np.nan)
-    times[row, column] = times_ms
-    matrix[row, column] = values
-    return Panel(times_ms=times, values=matrix)
+    times[row, column] = batch.times_ms[chosen]
+    matrix[row, column] = values[chosen]
+    if batch.gpus is None or batch.gpu_counts is None:
+        return Panel(times_ms=times, values=matrix)
+    starts, counts = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    starts[row, column] = (np.cumsum(batch.gpu_counts) - batch.gpu_counts)[chosen]
+    counts[row, column] = batch.gpu_counts[chosen]
+    return Panel(
+        times_ms=times, values=matrix, gpus=batch.gpus, gpu_starts=starts, gpu_counts=counts
+    )
 
 
 def _fold_isolated(
@@ -200,9 +215,9 @@ def _fold_isolated(
             reason = f"{type(exception).__name__}: {exception}"
             return Observed(watch=watch, poisoned={job(0): reason})
         half = len(columns) // 2
-        left = _fold_isolated(watch, columns[:half], _slice(panel, 0, half), confirm=confirm)
+        left = _fold_isolated(watch, columns[:half], panel.cut(slice(0, half)), confirm=confirm)
         right = _fold_isolated(
-            left.watch, columns[half:], _slice(panel, half, len(columns)), confirm=confirm
+            left.watch, columns[half:], panel.cut(slice(half, None)), confirm=confirm
         )
         return _joined(left, right)
     state = folded.state if everything else put(watch.state, columns, folded.state)
@@ -212,11 +227,6 @@ def _fold_isolated(
         recoveries=tuple((job(item.column), item) for item in folded.recoveries),
         shifts=tuple((job(item.column), item) for item in folded.shifts),
     )
-
-
-def _slice(panel: Panel, start_column: int, end_column: int) -> Panel:
-    columns = slice(start_column, end_column)
-    return Panel(times_ms=panel.times_ms[:, columns], values=panel.values[:, columns])
 
 
 def _joined(left: Observed, right: Observed) -> Observed:

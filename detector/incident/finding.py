@@ -92,6 +92,7 @@ def merged(known: Incident, fresh: Incident) -> Incident:
         features=_filled(known.features, fresh.features),
         runners_up=(*known.runners_up, *others),
         gpus=placed.gpus,
+        gpu_places=placed.gpu_places,
         attribution_confidence=placed.attribution_confidence,
     )
 

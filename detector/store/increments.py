@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import redis
 
-from detector.series import Batch, IntArray
+from detector.series import Batch, IntArray, SmallArray
 from detector.store.batch import BoolArray, Part, assembled, only
 from detector.store.chunks import CHUNK_MS, chunk_start, field_name, unpack_many
 from detector.store.discovery import Discovery
-from detector.store.entries import EARLIEST_MS, Decoded, decode
+from detector.store.entries import EARLIEST_MS, Decoded, decode, gpu_values
 from detector.store.errors import translate
 from detector.store.rejects import DETAILED, Rejects
 from detector.store.server import Reply, Server
@@ -27,6 +27,9 @@ _ENTRIES_A_READ = 50_000  # at most, when all are behind: about 40 MB of replies
 # Entries of one call, all jobs together: about 40 MB of columns at the most. Chosen, so that a
 # cold start of 10,000 jobs stays within the service's memory; it then takes more calls.
 _BUDGET = 400_000
+# Values of single GPUs of one call, about: 32 MB. Chosen: five times what one entry of each of
+# the largest fleet's 100,000 GPUs gives at the fewest entries a job.
+_GPU_BUDGET = 8_000_000
 _FEWEST = 16  # entries a job and call, however many jobs there are
 
 _LAST_SEQUENCE = 2**64 - 1
@@ -108,8 +111,16 @@ class Increments:
             more, without = self._from_chunks(group, limit=limit, now_ms=now_ms)
             parts += more
             streams += without
-        for group in _groups(streams, min(_KEYS_A_READ, 1 + _ENTRIES_A_READ // limit)):
-            parts += self._from_streams(group, jobs, limit=limit, now_ms=now_ms)
+        groups = list(_groups(streams, min(_KEYS_A_READ, 1 + _ENTRIES_A_READ // limit)))
+        gpus = 0
+        for at, group in enumerate(groups):
+            if gpus > _GPU_BUDGET:
+                self._behind.update(job for later in groups[at:] for _, job, _ in later)
+                break
+            size = sum(self.roster_sizes.get(job, 0) for _, job, _ in group)
+            most = max(_FEWEST, min(limit, _GPU_BUDGET // max(size, 1)))
+            parts += self._from_streams(group, jobs, limit=most, now_ms=now_ms)
+            gpus += sum(0 if part.gpus is None else len(part.gpus) for part in parts[-1:])
         return assembled(jobs, parts, rejects=self._rejects.take(), more=bool(self._behind))
 
     def _wanted(
@@ -244,17 +255,17 @@ class Increments:
         rosters = np.repeat([self.roster_sizes.get(want[1], 0) for want, _ in replies], counts)
         names = _Names(jobs, number, ids)
         kept = self._usable(decoded.times_ms, names, now_ms=now_ms)
-        self._tell_faults(decoded, names, kept, rosters)
+        wrong = self._tell_faults(decoded, names, kept, rosters)
+        part = Part(number, decoded.times_ms, decoded.fields, *_gpus(decoded.packed, wrong))
         if not kept.all():
-            number = number[kept]
-            decoded.fields.update({n: v[kept] for n, v in decoded.fields.items()})
-        times = decoded.times_ms[kept]
+            part = only(part, kept)
+        number, times = part.number, part.times_ms
         last = np.flatnonzero(np.diff(number, append=-1))
         ends = zip(number[last].tolist(), times[last].tolist(), strict=True)
         read_to = {jobs[at]: time for at, time in ends}
         full = {want[1] for want, found in replies if len(found) == limit}
         self._advance(group, read_to, full)
-        return [Part(number, times, decoded.fields)]
+        return [part]
 
     def _advance(self, group: list[_Want], read_to: dict[str, int], full: set[str]) -> None:
         """Note how far each job was read, and which have more than one slice."""
@@ -314,8 +325,11 @@ class Increments:
 
     def _tell_faults(
         self, decoded: Decoded, names: _Names, kept: BoolArray, rosters: IntArray
-    ) -> None:
-        """Set aside what is unusable in the rows that are handed out."""
+    ) -> BoolArray:
+        """Set aside what is unusable in the rows that are handed out.
+
+        Returns which rows' GPUs are of the wrong number. Shape ``(m,)``.
+        """
         for row, reason, detail in decoded.faults:
             if kept[row]:
                 self._rejects.add(*names.of(row), reason, detail)
@@ -324,6 +338,7 @@ class Increments:
         wrong |= (sizes > 0) & (rosters > 0) & (sizes != 2 * rosters)
         for row in np.flatnonzero(wrong & kept).tolist():
             self._rejects.add(*names.of(row), "wrong_length", f"g has {sizes[row]} bytes")
+        return wrong
 
     def _forget_gone(self) -> None:
         known = self._discovery.keys_of.keys()
@@ -360,6 +375,18 @@ class Increments:
             reason = "not_milliseconds" if old else "went_back"
             self._rejects.add(job, entry.decode(), reason)
             self._told_back[job] = entry
+
+
+def _gpus(packed: list[bytes], wrong: BoolArray) -> tuple[SmallArray | None, IntArray | None]:
+    """Return the entries' GPUs, flat, and how many are each one's; None without any."""
+    if wrong.any():
+        packed = [b"" if bad else text for text, bad in zip(packed, wrong, strict=True)]
+    joined = b"".join(packed)
+    if not joined:
+        return None, None
+    counts = np.fromiter(map(len, packed), np.int64, len(packed)) // 2
+    codes = np.frombuffer(joined, "<u2")
+    return gpu_values(codes).astype(np.float32), counts
 
 
 def _ms(entry: bytes) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from detector.fleet import Job
 from detector.incident.incident import Incident
 from detector.incident.ledger import Action, Commit, Saved, shard_of
-from detector.series import Batch, Window
+from detector.series import Batch, ContextEvent, Interval, SmallArray, Window
 
 
 class MemoryHistories:
@@ -64,11 +64,15 @@ class MemoryHistories:
             times_ms=recording.times_ms[part],
             fields={name: values[part] for name, values in recording.fields.items()},
             gpus=None if recording.gpus is None else recording.gpus[part],
-            events=tuple(
-                event
-                for event in recording.events
-                if event.span.start_ms < end_ms and event.span.end_ms >= start_ms
-            ),
+            events=self.context(job, Interval(start_ms=start_ms, end_ms=end_ms)),
+        )
+
+    def context(self, job: str, span: Interval) -> tuple[ContextEvent, ...]:
+        """Return the recording's events that touch ``span``."""
+        return tuple(
+            event
+            for event in self._recordings[job].events
+            if event.span.start_ms < span.end_ms and event.span.end_ms >= span.start_ms
         )
 
     def describe_many(self, jobs: Iterable[str]) -> dict[str, Job]:
@@ -118,6 +122,12 @@ def _batch(parts: Sequence[tuple[str, Window, int, int]], *, more: bool) -> Batc
     total = sum(lengths)
     times = np.empty(total, np.int64)
     fields = {name: np.full(total, np.nan) for name in {"ofu", *names}}
+    gpus: list[SmallArray] = []
+    widths = np.zeros(len(parts), np.int64)
+    for k, (_, recording, first, last) in enumerate(parts):
+        if recording.gpus is not None:
+            widths[k] = recording.gpus.shape[1]
+            gpus.append(recording.gpus[first:last].astype(np.float32).ravel())
     at = 0
     for (_, recording, first, last), length in zip(parts, lengths, strict=True):
         times[at : at + length] = recording.times_ms[first:last]
@@ -130,4 +140,6 @@ def _batch(parts: Sequence[tuple[str, Window, int, int]], *, more: bool) -> Batc
         times_ms=times,
         fields=fields,
         more=more,
+        gpus=np.concatenate(gpus) if gpus else None,
+        gpu_counts=np.repeat(widths, lengths) if gpus else None,
     )

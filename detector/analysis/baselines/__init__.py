@@ -1,8 +1,9 @@
 """What each metric is held to, as folds over panels: one pass equals any cut of it.
 
 A :class:`Model` (one file of ``models/``) names a metric, its baseline and how candidates are
-verified. Three baselines exist: :class:`Level` (a job's own usual level and habits),
-:class:`Ceiling` (as many as there ever were) and :class:`Band` (fixed bounds). All share these
+verified. Four baselines exist: :class:`Level` (a job's own usual level and habits),
+:class:`Ceiling` (as many as there ever were), :class:`Band` (fixed bounds) and :class:`Peers`
+(each GPU against the others of its job). All share these
 functions; states go in and new states come out, never changed on the way.
 """
 
@@ -16,26 +17,31 @@ import numpy as np
 
 from detector.analysis.baselines import band as _band
 from detector.analysis.baselines import ceiling as _ceiling
+from detector.analysis.baselines import crew as _crew
 from detector.analysis.baselines import excursion as _excursion
 from detector.analysis.baselines import level as _level
 from detector.analysis.baselines import level_fold as _level_fold
+from detector.analysis.baselines import peers as _peers
 from detector.analysis.baselines import standing as _standing
 from detector.analysis.baselines.band import Band, BandState
 from detector.analysis.baselines.ceiling import Ceiling, CeilingState
 from detector.analysis.baselines.columns import copied, joined, packed, taken, unpacked, written
+from detector.analysis.baselines.crew import PeersState
 from detector.analysis.baselines.level import Level, LevelState
+from detector.analysis.baselines.peers import LEAST_GPUS, Peers
 from detector.analysis.baselines.rows import Found, walk
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, Shift
 from detector.series import Duration, FloatArray, IntArray, Panel
 
 __all__ = [
-    "Advance", "Band", "Baseline", "Ceiling", "Level", "Model", "State", "Verification",
+    "LEAST_GPUS", "Advance", "Band", "Baseline", "Ceiling", "Level", "Model", "Peers", "State",
+    "Verification",
     "accept", "advance", "append", "band_of", "empty", "pack", "put", "settle", "take",
     "unpack",
 ]  # fmt: skip
 
-Baseline = Level | Ceiling | Band
-State = LevelState | CeilingState | BandState
+Baseline = Level | Ceiling | Band | Peers
+State = LevelState | CeilingState | BandState | PeersState
 Family = Literal["performance", "capacity", "telemetry", "accounting"]
 
 
@@ -112,20 +118,29 @@ def empty(baseline: Baseline, columns: int) -> State:
             return _ceiling.blank(columns)
         case Band():
             return _band.blank(baseline, columns)
+        case Peers():
+            return _crew.blank(columns)
         case _:
             assert_never(baseline)
 
 
 def take(state: State, columns: IntArray) -> State:
     """Return the state of these columns alone, in this order."""
-    return taken(state, columns)
+    return state.taken(columns) if isinstance(state, PeersState) else taken(state, columns)
 
 
 def put(state: State, columns: IntArray, part: State) -> State:
     """Return ``state`` with these columns replaced by those of ``part``."""
-    state = copied(state)
-    written(state, columns, part)
-    return state
+    match state, part:
+        case (PeersState(), PeersState()):
+            return state.put(columns, part)
+        case (PeersState(), _) | (_, PeersState()):
+            msg = f"cannot put a {type(part).__name__} into a {type(state).__name__}"
+            raise ValueError(msg)
+        case _:
+            state = copied(state)
+            written(state, columns, part)
+            return state
 
 
 def append(state: State, more: State) -> State:
@@ -137,6 +152,8 @@ def append(state: State, more: State) -> State:
             return joined(state, more)
         case (BandState(), BandState()):
             return joined(state, more)
+        case (PeersState(), PeersState()):
+            return state.joined(more)
         case _:
             msg = f"cannot append a {type(more).__name__} to a {type(state).__name__}"
             raise ValueError(msg)
@@ -144,7 +161,7 @@ def append(state: State, more: State) -> State:
 
 def pack(state: State) -> bytes:
     """Return the state as bytes that :func:`unpack` reads back."""
-    return packed(state, _version(state))
+    return state.packed() if isinstance(state, PeersState) else packed(state, _version(state))
 
 
 def unpack(baseline: Baseline, blob: bytes) -> State:
@@ -156,10 +173,12 @@ def unpack(baseline: Baseline, blob: bytes) -> State:
         When it was packed for another baseline or by another version: start cold.
     """
     blank = empty(baseline, 0)
+    if isinstance(blank, PeersState):
+        return _crew.unpacked_crew(blob)
     return unpacked(blank, _version(blank), blob)
 
 
-def _version(state: State) -> int:
+def _version(state: LevelState | CeilingState | BandState) -> int:
     match state:
         case LevelState():
             return _level.VERSION
@@ -184,6 +203,8 @@ def advance(baseline: Baseline, state: State, panel: Panel) -> Advance:
             return _told(walk(state, panel, partial(_ceiling.step, baseline)))
         case (Band(), BandState()):
             return _told(walk(state, panel, partial(_band.step, baseline)))
+        case (Peers(), PeersState()):
+            return _told(_peers.advance(baseline, state, panel))
         case _:
             raise _mismatch(baseline, state)
 
@@ -217,6 +238,8 @@ def settle(
             band = copied(state)
             _band.settled(band, outcomes)
             return band
+        case (Peers(), PeersState()):
+            return _peers.settled(baseline, state, outcomes)
         case _:
             raise _mismatch(baseline, state)
 
@@ -236,6 +259,8 @@ def accept(baseline: Baseline, state: State, columns: IntArray) -> State:
             band = copied(state)
             _band.accepted(band, columns)
             return band
+        case (Peers(), PeersState()):
+            return _peers.accepted(state, columns)
         case _:
             raise _mismatch(baseline, state)
 
@@ -253,6 +278,10 @@ def band_of(baseline: Baseline, state: State) -> tuple[FloatArray, FloatArray]:
             return state.most.copy(), state.most.copy()
         case (Band(), BandState()):
             return state.expected.copy(), _band.bounds(baseline, state)[0]
+        case (Peers(), PeersState()):
+            # What is expected of each GPU is no level of the job's.
+            unknown = np.full(len(state), np.nan)
+            return unknown, unknown.copy()
         case _:
             raise _mismatch(baseline, state)
 

@@ -5,7 +5,7 @@ what it has not read yet comes back, so that no result depends on where the samp
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -66,7 +66,7 @@ def walk(state: S, panel: Panel, step: Step[S]) -> tuple[S, Found, Panel | None,
             stopped_at[candidate.column] = row + 1
     if working is not None:
         _flush(state, found.columns, working)
-    rest, columns = _rest(panel, stopped_at, running)
+    rest, columns = unread(panel, stopped_at, running)
     return state, found, rest, columns
 
 
@@ -78,21 +78,28 @@ def _flush(state: S, columns: IntArray, working: S) -> None:
     state.last_ms[:] = last_ms
 
 
-def _rest(
+def unread(
     panel: Panel, stopped_at: IntArray, running: BoolArray
 ) -> tuple[Panel | None, IntArray]:
     """Return the stopped columns' unread rows, packed to the top, and whose they are."""
-    unread = panel.times_ms > 0
-    unread &= np.arange(panel.rows)[:, None] >= stopped_at[None, :]
-    columns = np.flatnonzero(~running & unread.any(axis=0))
+    left = panel.times_ms > 0
+    left &= np.arange(panel.rows)[:, None] >= stopped_at[None, :]
+    columns = np.flatnonzero(~running & left.any(axis=0))
     if not len(columns):
         return None, columns
-    unread = unread[:, columns]
-    rows = int(unread.sum(axis=0).max())
+    left, panel = left[:, columns], panel.cut(columns)
+    rows = int(left.sum(axis=0).max())
     # Stable sort by "already read" moves the unread rows up in their order.
-    order = np.argsort(~unread, axis=0, kind="stable")[:rows]
-    times_ms = np.take_along_axis(
-        np.where(unread, panel.times_ms[:, columns], 0), order, axis=0
+    order = np.argsort(~left, axis=0, kind="stable")[:rows]
+
+    def moved(cells: IntArray | None) -> IntArray | None:
+        return None if cells is None else np.take_along_axis(cells, order, axis=0)
+
+    rest = replace(
+        panel,
+        times_ms=np.take_along_axis(np.where(left, panel.times_ms, 0), order, axis=0),
+        values=np.take_along_axis(panel.values, order, axis=0),
+        gpu_starts=moved(panel.gpu_starts),
+        gpu_counts=moved(panel.gpu_counts),
     )
-    values = np.take_along_axis(panel.values[:, columns], order, axis=0)
-    return Panel(times_ms=times_ms, values=values), columns
+    return rest, columns

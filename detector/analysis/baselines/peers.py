@@ -1,0 +1,479 @@
+"""The peers baseline: each GPU of a job held to its own past against the job's other GPUs.
+
+What all GPUs share (a dip, a restart, a drift) divides out: the residual of GPU g is
+
+    e_g = x_g / (a_g c) - 1
+
+with ``a_g`` its usual share and ``c`` the job's centre at that moment, the bounded mean of
+``x_g / a_g``. Evidence of a fall is a one-sided CUSUM (Page 1954) of log likelihood ratios for
+a fall of twice the slack, over the long-run variance, so that autocorrelation is paid for.
+Who stands out of a shift of more than a quarter of the GPUs is nobody: the job starts anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from detector.analysis.baselines.crew import JobColumns, PeersState
+from detector.analysis.baselines.rows import Found, unread
+from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected
+from detector.series import Duration, FloatArray, IntArray, Panel, SmallArray
+
+BoolArray = npt.NDArray[np.bool_]
+
+# A centre of fewer GPUs is mostly the culprit's own value.
+LEAST_GPUS = 4
+# More than this share fell together: something they share.
+_MOST_SHARE = 0.25
+# A GPU at a smaller share of the job's centre does other work, or none.
+_LEAST_SHARE = 0.1
+# What lies further from the centre pulls at it no more than this.
+_CENTRE_PULL = 0.15
+# Below this part of the job's usual OFU it dips: edges of dips are not in step.
+_DIPPING = 0.7
+# Samples before a GPU's noise is known well enough to bound single samples by it.
+_NOISE_SAMPLES = 10
+# A single sample counts up to so many standard deviations in what a GPU teaches.
+_PULL = 2.5
+# Weight of a sample in the slow mean: 20 samples, longer than noise of phi 0.8 remembers.
+_SLOW = 0.05
+# Samples after which the slow mean has forgotten that it started at 0.
+_SLOW_SAMPLES = 40
+# Relative noise of a sample at least: OFU comes rounded.
+_LEAST_SIGMA = 0.002
+# The slow mean is still too fast to hold all autocorrelation.
+_MARGIN = 1.2
+# Samples that go different ways for this long are the new ways.
+_TORN_SAMPLES, _TORN_MS = 30, 300_000
+# How long a refused candidate is not raised again, and after which silence a GPU's evidence
+# is void, or one that has fallen is gone. Chosen: several times what raising takes.
+_AGAIN_MS = 600_000
+
+
+class Peers(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="type",
+    tag="peers",
+):
+    """Settings of the peers baseline.
+
+    Attributes
+    ----------
+    first_samples, first_span
+        How long a GPU is learned before it may be raised.
+    slack
+        Falls of less are no evidence. Half the fall that is found soonest.
+    evidence
+        ln of the mean number of samples of a job of one GPU between two false alarms; the
+        ln of a job's size is added.
+    hold_for, hold_samples
+        How long a fall must last. Written ``for`` in models/.
+    memory, memory_samples
+        Time constant with which level and noise follow healthy samples, at least.
+    patience
+        The longest that falls which once ended by themselves make later ones wait.
+    return_span
+        How long a GPU must be back before its fall is over.
+    """
+
+    first_samples: int = 60
+    first_span: Duration = Duration(600_000)
+    slack: float = 0.04
+    evidence: float = 16.0
+    hold_for: Duration = msgspec.field(default=Duration(120_000), name="for")
+    hold_samples: int = 6
+    memory: Duration = Duration(1_800_000)
+    memory_samples: int = 60
+    patience: Duration = Duration(1_500_000)
+    return_span: Duration = Duration(60_000)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Row:
+    """One sample of every job on its way through the step; cells are GPUs.
+
+    Attributes
+    ----------
+    owner
+        Which job a cell belongs to. Shape ``(cells,)``.
+    starts
+        Where each job's cells begin. Shape ``(jobs,)``.
+    residual
+        e; NaN where the GPU is not judged. Shape ``(cells,)``.
+    ratio
+        x / c. Shape ``(cells,)``.
+    centre
+        c. Shape ``(jobs,)``.
+    """
+
+    times_ms: IntArray
+    owner: IntArray
+    starts: IntArray
+    size: IntArray
+    known: BoolArray
+    judged: BoolArray
+    fallen: BoolArray
+    ratio: SmallArray
+    residual: SmallArray
+    centre: FloatArray
+
+    def total(self, cells: npt.NDArray[np.generic]) -> FloatArray:
+        """The sum of each job's cells. Shape ``(jobs,)``."""
+        # Cast first: with its dtype argument, reduceat works through a buffer whose edges
+        # fall anywhere, and a job's sum would depend on its neighbours in the last bit.
+        return np.add.reduceat(cells.astype(np.float64), self.starts)
+
+
+def advance(
+    peers: Peers, state: PeersState, panel: Panel
+) -> tuple[PeersState, Found, Panel | None, IntArray]:
+    """Return the state after the panel's rows, what was found, and the unread rest."""
+    found = Found(columns=np.arange(0))
+    running = np.ones(panel.columns, bool)
+    stopped_at = np.full(panel.columns, panel.rows)
+    last_ms = state.jobs.last_ms.copy()
+    part: PeersState | None = None
+    for row in range(panel.rows):
+        times_ms, values = panel.times_ms[row], panel.values[row]
+        fresh = running & (times_ms > last_ms)
+        last_ms[fresh] = times_ms[fresh]
+        assert panel.gpu_counts is not None
+        use = np.flatnonzero(
+            fresh & np.isfinite(values) & (panel.gpu_counts[row] >= LEAST_GPUS)
+        )
+        if not len(use):
+            continue
+        sizes, x = _gpus(panel, row, use)
+        same = part is not None and np.array_equal(use, found.columns)
+        if part is None or not same or not np.array_equal(part.jobs.size, sizes):
+            if part is not None:
+                state = state.put(found.columns, part)
+            _dissolve(state, use, sizes, times_ms, found)
+            state = state.resized(use, sizes)
+            found.columns = use
+            part = state if len(use) == panel.columns else state.taken(use)
+        before = len(found.candidates)
+        part = _step(peers, part, times_ms[use], x, found)
+        for candidate in found.candidates[before:]:
+            running[candidate.column] = False
+            stopped_at[candidate.column] = row + 1
+    if part is not None:
+        whole = len(found.columns) == panel.columns
+        state = part if whole else state.put(found.columns, part)
+    state = replace(state, jobs=replace(state.jobs, last_ms=last_ms))
+    rest, columns = unread(panel, stopped_at, running)
+    return state, found, rest, columns
+
+
+def _gpus(panel: Panel, row: int, use: IntArray) -> tuple[IntArray, SmallArray]:
+    """Return how many GPUs the row's samples have, and their values, flat."""
+    assert panel.gpus is not None
+    assert panel.gpu_starts is not None
+    assert panel.gpu_counts is not None
+    starts, sizes = panel.gpu_starts[row, use], panel.gpu_counts[row, use]
+    shift = starts - (np.cumsum(sizes) - sizes)
+    cells = int(sizes.sum())
+    if (shift == shift[0]).all():
+        return sizes, panel.gpus[shift[0] : shift[0] + cells]
+    return sizes, panel.gpus[np.repeat(shift, sizes) + np.arange(cells)]
+
+
+def _dissolve(
+    state: PeersState, use: IntArray, sizes: IntArray, times_ms: IntArray, found: Found
+) -> None:
+    """End what had fallen in rosters that change their size."""
+    for k in use[(state.jobs.size[use] != sizes) & (state.jobs.onset_ms[use] > 0)]:
+        found.recoveries.append(_over(int(k), int(times_ms[k]), int(times_ms[k])))
+
+
+def _over(column: int, since_ms: int, time_ms: int) -> Recovery:
+    return Recovery(column=column, since_ms=since_ms, time_ms=time_ms, level=1.0)
+
+
+def _step(
+    peers: Peers, state: PeersState, times_ms: IntArray, x: SmallArray, found: Found
+) -> PeersState:
+    """Return the state after one sample of each job."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        row = _read(state, times_ms, x)
+        usable, jobs = _gate(peers, state, row)
+        state = _learnt(peers, replace(state, jobs=jobs), row, usable)
+        state = _weighed(peers, state, row, usable)
+    state = _ended(peers, state, row, found)
+    return _raised(peers, state, row, usable, found)
+
+
+def _read(state: PeersState, times_ms: IntArray, x: SmallArray) -> _Row:
+    """Return the sample against the job's centre."""
+    jobs, gpus = state.jobs, state.gpus
+    starts, owner = state.starts, np.repeat(np.arange(len(state)), state.jobs.size)
+    known = np.isfinite(x)
+    judged = known & (gpus.level > _LEAST_SHARE)
+    fallen = gpus.fall > 0
+    row = _Row(
+        times_ms=times_ms, owner=owner, starts=starts, size=jobs.size, known=known,
+        judged=judged, fallen=fallen, ratio=x, residual=x, centre=np.empty(0),
+    )  # fmt: skip
+    free = judged & ~fallen
+    count = row.total(free)
+    level = np.where(free, x / gpus.level, np.float32(0))
+    centre = row.total(level) / count
+    low, high = ((1 - _CENTRE_PULL) * centre, (1 + _CENTRE_PULL) * centre)
+    pulled = np.clip(level, _cells(low, owner), _cells(high, owner))
+    centre = row.total(np.where(free, pulled, np.float32(0))) / count
+    # At first nothing is known of any GPU, and the plain mean is the centre.
+    blank = count < 0.5 * row.total(known)
+    if blank.any():
+        plain = row.total(np.where(known, x, np.float32(0))) / row.total(known)
+        centre = np.where(blank, plain, centre)
+    row.centre = centre
+    row.ratio = x / _cells(centre, owner)
+    row.residual = np.where(judged, row.ratio / gpus.level - 1, np.float32(np.nan))
+    return row
+
+
+def _cells(values: FloatArray, owner: IntArray) -> SmallArray:
+    """Give each cell its job's value."""
+    return values.astype(np.float32)[owner]
+
+
+def _gate(peers: Peers, state: PeersState, row: _Row) -> tuple[BoolArray, JobColumns]:
+    """Return of which jobs the sample counts, and the jobs after it.
+
+    Not while the job dips, while few GPUs report, or when GPUs go different ways: they enter
+    and leave a common dip at their own moments.
+    """
+    jobs, gpus, times_ms = state.jobs, state.gpus, row.times_ms
+    reporting = row.total(row.known)
+    there = (reporting >= np.maximum(LEAST_GPUS, jobs.size / 2)) & (row.centre > 0)
+    usable = there & (row.centre >= _DIPPING * jobs.level)
+    bound = np.maximum(np.float32(0.1), 4 * np.sqrt(gpus.var))
+    odd = row.judged & ~row.fallen & (gpus.count >= _NOISE_SAMPLES)
+    odd &= np.abs(row.residual) > bound
+    torn = usable & (row.total(odd) > _MOST_SHARE * row.total(row.judged & ~row.fallen))
+    whole = usable & ~torn
+    began = torn & (jobs.torn_count == 0)
+    slow = _follow(peers, jobs, times_ms)
+    weight = np.where(there, np.maximum(1 / (jobs.count + 1), slow), 0.0)
+    centre = np.where(there, row.centre, 0.0)
+    return whole, replace(
+        jobs,
+        count=jobs.count + whole,
+        first_ms=np.where(jobs.first_ms == 0, times_ms, jobs.first_ms),
+        seen_ms=np.where(there, times_ms, jobs.seen_ms),
+        level=jobs.level + weight * (centre - jobs.level),
+        torn_ms=np.where(began, times_ms, jobs.torn_ms),
+        torn_count=np.where(torn, jobs.torn_count + 1, np.where(whole, 0, jobs.torn_count)),
+    )
+
+
+def _follow(peers: Peers, jobs: JobColumns, times_ms: IntArray) -> FloatArray:
+    """With which weight a sample teaches once much has been seen. Shape ``(jobs,)``."""
+    step_ms = np.where(jobs.seen_ms > 0, times_ms - jobs.seen_ms, 0)
+    return np.clip(step_ms / peers.memory, 1e-4, 1 / peers.memory_samples)
+
+
+def _learnt(peers: Peers, state: PeersState, row: _Row, usable: BoolArray) -> PeersState:
+    """Return the state with levels and noise after what healthy GPUs taught."""
+    jobs, gpus, owner = state.jobs, state.gpus, row.owner
+    use = usable[owner] & row.known
+    judged = use & row.judged
+    calm = judged & ~row.fallen & (gpus.sum < peers.evidence / 4)
+    new = use & ~row.judged & ~row.fallen
+    slow = _cells(np.clip(1 / np.maximum(jobs.count, 1), 1 / 360, 1.0), owner)
+    weight = np.maximum(np.float32(1) / (gpus.count + 1).astype(np.float32), slow)
+    sigma = np.sqrt(gpus.var)
+    young = gpus.count < _NOISE_SAMPLES
+    pull = np.where(young, np.float32(1), np.float32(_PULL) * sigma)
+    bounded = np.clip(row.residual, -pull, pull)
+    level = np.where(calm, gpus.level * (1 + weight * bounded), gpus.level)
+    level = np.where(new, gpus.level + weight * (row.ratio - gpus.level), level)
+    var = np.where(
+        calm & (gpus.count > 0), gpus.var + weight * (bounded**2 - gpus.var), gpus.var
+    )
+    most = np.maximum(np.float32(_PULL) * sigma, np.float32(4 * peers.slack))
+    step = np.float32(_SLOW) * (np.clip(row.residual, -most, most) - gpus.slow)
+    mean = np.where(judged, gpus.slow + step, gpus.slow)
+    settled = calm & (gpus.count >= _SLOW_SAMPLES)
+    many = row.total(settled)
+    square = row.total(np.where(settled, mean**2, np.float32(0))) / many
+    share = np.maximum(1 / np.maximum(jobs.count - _SLOW_SAMPLES, 1), 1 / 360)
+    wide = np.where(many > 0, jobs.wide + share * (square - jobs.wide), jobs.wide)
+    return PeersState(
+        jobs=replace(jobs, wide=wide),
+        gpus=replace(
+            gpus,
+            count=gpus.count + (calm | new),
+            level=level,
+            var=var,
+            slow=mean,
+        ),
+    )
+
+
+def _weighed(peers: Peers, state: PeersState, row: _Row, usable: BoolArray) -> PeersState:
+    """Return the state with the sample's evidence added."""
+    jobs, gpus, owner = state.jobs, state.gpus, row.owner
+    var = np.maximum(gpus.var, np.float32(_LEAST_SIGMA**2))
+    long_run = var * _cells(_inflation(state, row, var), owner)
+    shift = np.where(row.fallen, gpus.fall, np.float32(2 * peers.slack))
+    sign = np.where(row.fallen, np.float32(1), np.float32(-1))
+    # Of one that fell by f, evidence that it is back: residuals above -f/2.
+    gain = shift / long_run * sign * (row.residual + shift / np.float32(2))
+    most = _cells(_bar(peers, jobs), owner)
+    # No single sample may decide, however far out it lies.
+    once = most / np.float32(peers.hold_samples)
+    gain = np.minimum(np.maximum(gain, -once), once)
+    times_ms = row.times_ms[owner]
+    warm = gpus.count >= peers.first_samples
+    warm &= (row.times_ms - jobs.first_ms >= peers.first_span)[owner]
+    counts = usable[owner] & row.judged & (warm | row.fallen)
+    void = times_ms - gpus.last_ms > _AGAIN_MS
+    total = np.where(void, np.float32(0), gpus.sum) + gain
+    total = np.where(counts, np.minimum(np.maximum(total, np.float32(0)), most), gpus.sum)
+    none = total <= 0
+    return replace(
+        state,
+        gpus=replace(
+            gpus,
+            last_ms=np.where(row.known, times_ms, gpus.last_ms),
+            sum=total,
+            since_ms=np.where(none, times_ms, gpus.since_ms),
+            run=np.where(none, 0, gpus.run + counts),
+        ),
+    )
+
+
+def _inflation(state: PeersState, row: _Row, var: SmallArray) -> FloatArray:
+    """By how much autocorrelation widens the noise of the jobs' GPUs. Shape ``(jobs,)``."""
+    plain = row.total(var) / np.maximum(row.size, 1)
+    # Variance of an exponential mean of white noise is this part of a sample's.
+    white = _SLOW / (2 - _SLOW)
+    return np.maximum(_MARGIN * state.jobs.wide / (white * plain), 1.0)
+
+
+def _bar(peers: Peers, jobs: JobColumns) -> FloatArray:
+    """How much evidence is asked of a GPU: the more there are, the more lie far out."""
+    return peers.evidence + np.log(np.maximum(jobs.size, 1))
+
+
+def _ended(peers: Peers, state: PeersState, row: _Row, found: Found) -> PeersState:
+    """Return the state without falls that are over, and tell of jobs that have none left."""
+    if not row.fallen.any():
+        return state
+    jobs, gpus, owner = state.jobs, state.gpus, row.owner
+    times_ms = row.times_ms[owner]
+    full = gpus.sum >= np.float32(0.999) * _cells(_bar(peers, jobs), owner)
+    back = full & (times_ms - gpus.since_ms >= peers.return_span)
+    gone = times_ms - gpus.last_ms > _AGAIN_MS
+    over = row.fallen & (back | gone)
+    if not over.any():
+        return state
+    since_ms = np.where(gone, gpus.last_ms, gpus.since_ms)
+    gpus = replace(
+        gpus,
+        fall=np.where(over, np.float32(0), gpus.fall),
+        sum=np.where(over, np.float32(0), gpus.sum),
+        slow=np.where(over, np.float32(0), gpus.slow),
+        run=np.where(over, 0, gpus.run),
+    )
+    done = (row.total(over) > 0) & (row.total(gpus.fall > 0) == 0)
+    jobs = replace(jobs, onset_ms=jobs.onset_ms.copy(), habit_ms=jobs.habit_ms.copy())
+    for k in np.flatnonzero(done):
+        cells = slice(int(row.starts[k]), int(row.starts[k] + row.size[k]))
+        last_ms = int(since_ms[cells][over[cells]].max())
+        found.recoveries.append(_over(int(found.columns[k]), last_ms, int(row.times_ms[k])))
+        lasted = 2 * (last_ms - int(jobs.onset_ms[k]))
+        if lasted <= peers.patience:
+            jobs.habit_ms[k] = max(int(jobs.habit_ms[k]), lasted)
+        jobs.onset_ms[k] = 0
+    return PeersState(jobs=jobs, gpus=gpus)
+
+
+def _raised(
+    peers: Peers, state: PeersState, row: _Row, usable: BoolArray, found: Found
+) -> PeersState:
+    """Raise the jobs of which a GPU stands out; start those anew whose GPUs moved together."""
+    jobs, gpus, owner = state.jobs, state.gpus, row.owner
+    ways = (jobs.torn_count >= _TORN_SAMPLES) & (row.times_ms - jobs.torn_ms >= _TORN_MS)
+    bar = _cells(_bar(peers, jobs), owner)
+    strong = gpus.sum >= np.float32(0.999) * bar
+    strong &= ~row.fallen & usable[owner]
+    anew = ways
+    if strong.any():
+        hold_ms = np.maximum(int(peers.hold_for), jobs.habit_ms)
+        due = strong & (gpus.run >= peers.hold_samples)
+        due &= row.times_ms[owner] - gpus.since_ms >= hold_ms[owner]
+        low = row.judged & ~row.fallen & (gpus.slow < -np.float32(peers.slack))
+        due &= low
+        ready = (row.total(due) > 0) & (jobs.onset_ms == 0) & (row.times_ms >= jobs.again_ms)
+        crowd = row.total(low) > _MOST_SHARE * row.total(row.judged)
+        anew = ways | (ready & crowd)
+        named = low & (gpus.sum >= bar / 2)
+        for k in np.flatnonzero(ready & ~crowd & ~ways):
+            found.candidates.append(
+                _candidate(state, row, int(k), column=int(found.columns[k]), cells=(named, due))
+            )
+    if not anew.any():
+        return state
+    columns = np.flatnonzero(anew)
+    for k in columns[jobs.onset_ms[columns] > 0]:
+        time_ms = int(row.times_ms[k])
+        found.recoveries.append(_over(int(found.columns[k]), time_ms, time_ms))
+    return state.anew(columns)
+
+
+def _candidate(
+    state: PeersState, row: _Row, k: int, *, column: int, cells: tuple[BoolArray, BoolArray]
+) -> Candidate:
+    """Return the candidate of job k; ``cells``: whom it names, and for whom it is raised."""
+    named, due = cells
+    start = int(row.starts[k])
+    mine = slice(start, start + int(row.size[k]))
+    gpus = state.gpus
+    whose = np.flatnonzero(named[mine])
+    share = gpus.level[mine][whose].astype(np.float64)
+    before = float((share * row.centre[k]).mean())
+    fall = float((share * -gpus.slow[mine][whose]).mean() / share.mean())
+    return Candidate(
+        column=column,
+        cause="peers",
+        direction="down",
+        onset_ms=int(gpus.since_ms[mine][due[mine]].min()),
+        time_ms=int(row.times_ms[k]),
+        before=before,
+        after=before * (1 - fall),
+        scale=before * float(np.sqrt(gpus.var[mine][whose].mean())),
+        gpus=tuple(whose.tolist()),
+    )
+
+
+def settled(
+    peers: Peers, state: PeersState, outcomes: Mapping[int, Confirmed | Rejected]
+) -> PeersState:
+    """Return the state after verification spoke about the columns' candidates."""
+    state = state.copied()
+    jobs, gpus, starts = state.jobs, state.gpus, state.starts
+    for column, outcome in outcomes.items():
+        cells = slice(int(starts[column]), int(starts[column] + jobs.size[column]))
+        gpus.sum[cells] = 0
+        gpus.run[cells] = 0
+        gpus.since_ms[cells] = jobs.last_ms[column]
+        if isinstance(outcome, Rejected):
+            jobs.again_ms[column] = jobs.last_ms[column] + _AGAIN_MS
+            continue
+        jobs.onset_ms[column] = outcome.onset_ms
+        whose = starts[column] + np.array(outcome.gpus, np.int64)
+        gpus.fall[whose] = np.clip(-gpus.slow[whose], peers.slack, 1.0)
+    return state
+
+
+def accepted(state: PeersState, columns: IntArray) -> PeersState:
+    """Return the state with what the GPUs of these jobs do now as their usual share."""
+    return state.anew(columns)
