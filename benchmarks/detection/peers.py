@@ -54,7 +54,7 @@ def main() -> None:
                 "classes": figures(heard),
             }
         )
-    _say({"batch": batch_seconds()})
+    _say({"batch": batch_seconds(), "calls": call_seconds()})
 
 
 def _cost_ms(peer: Peer, setting: Setting) -> float:
@@ -85,6 +85,31 @@ def batch_seconds() -> dict[str, float]:
     began = time.process_time()
     ruptures.Pelt(model="l2", min_size=5).fit(scaled).predict(pen=penalty)
     out["ruptures PELT (Pelt, l2)"] = time.process_time() - began
+    return out
+
+
+def call_seconds(calls: int = 100) -> dict[str, float]:
+    """CPU of one look of the batch packages at the last three hours of minutes, seconds."""
+    import ruptures
+    from otava.analysis import compute_change_points
+
+    minutes = given(make(CLASSES["quiet"], 1, seed=SEEDS["test"])).minutes
+    looks = [minutes[k : k + 180] for k in range(calls)]
+    out = {}
+    began = time.process_time()
+    for look in looks:
+        compute_change_points(look.tolist())
+    out["apache-otava"] = (time.process_time() - began) / calls
+    began = time.process_time()
+    for look in looks:
+        scaled = (look / 0.01).reshape(-1, 1)
+        ruptures.KernelCPD(kernel="linear", min_size=5).fit(scaled).predict(pen=100.0)
+    out["ruptures PELT in C (KernelCPD)"] = (time.process_time() - began) / calls
+    began = time.process_time()
+    for look in looks:
+        scaled = (look / 0.01).reshape(-1, 1)
+        ruptures.Pelt(model="l2", min_size=5).fit(scaled).predict(pen=100.0)
+    out["ruptures PELT (Pelt, l2)"] = (time.process_time() - began) / calls
     return out
 
 

@@ -6,7 +6,7 @@ and among equals the fastest. Peers that cost much get fewer jobs.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -29,12 +29,18 @@ class Rival(Protocol):
     """What can be calibrated: a peer, or the optimum for one size of change."""
 
     @property
-    def configs(self) -> tuple[Config, ...]: ...
+    def configs(self) -> tuple[Config, ...]:
+        """All configurations to try."""
+        ...
 
     @property
-    def thresholds(self) -> tuple[float, ...]: ...
+    def thresholds(self) -> tuple[float, ...]:
+        """All thresholds to try with each of them."""
+        ...
 
-    def heard(self, made: Made, config: Config, thresholds: Sequence[float]) -> list[Heard]: ...
+    def heard(self, made: Made, config: Config, thresholds: Sequence[float]) -> list[Heard]:
+        """Return the alarms on a job, by threshold."""
+        ...
 
 
 R = TypeVar("R", bound=Rival)
@@ -97,7 +103,7 @@ def chosen(tried: Iterable[Tried], *, bound: float = BOUND) -> Setting:
 
 
 def calibrated(
-    rivals: dict[str, tuple[R, Jobs, tuple[str, ...]]],
+    rivals: Mapping[str, tuple[R, Jobs, tuple[str, ...]]],
     *,
     workers: int,
     on_part: Callable[[int, int], None] = lambda _, __: None,
@@ -144,15 +150,15 @@ def calibrated(
                 count = jobs.test_quiet if CLASSES[kind].kind == "quiet" else jobs.test_change
                 for first in range(0, count, _PART):
                     numbers = range(first, min(first + _PART, count))
-                    future = pool.submit(_measure, rival, settings[name], kind, numbers)
-                    tests[future] = name
+                    test = pool.submit(_measure, rival, settings[name], kind, numbers)
+                    tests[test] = name
         parts += len(tests)
         heard: dict[str, dict[str, list[Heard]]] = {
             name: {kind: [] for kind in classes} for name, (_, _, classes) in rivals.items()
         }
-        for future in as_completed(tests):
-            for item in future.result():
-                heard[tests[future]][item.kind].append(item)
+        for test in as_completed(tests):
+            for item in test.result():
+                heard[tests[test]][item.kind].append(item)
             done += 1
             on_part(done, parts)
     return {name: (settings[name], heard[name]) for name in rivals}

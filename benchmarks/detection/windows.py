@@ -20,7 +20,7 @@ def _rolling(values: FloatArray, minutes: float) -> "pd.api.typing.Rolling[pd.Se
 
 
 def _shifted(values: FloatArray, minutes: float) -> FloatArray:
-    return pd.Series(values).shift(round(minutes * _PER_MIN)).to_numpy()
+    return np.asarray(pd.Series(values).shift(round(minutes * _PER_MIN)), np.float64)
 
 
 def _told(scores: FloatArray) -> FloatArray:
