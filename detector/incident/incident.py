@@ -66,6 +66,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     gpus_total, hosts_total
         How many the job has. Its roster is not kept in ``job``: a large job's would make
         each of its notices half a megabyte.
+    measured_ms
+        Up to when ``after`` was measured: what was found early, on a slope, is measured anew
+        while it lasts and when it ends.
     hold_ms, keep_open_ms
         The rule's ``for`` and ``keep_open`` when it named the incident, so that editing a
         rule leaves live incidents alone; ``keep_open_ms`` None is the policy's.
@@ -107,6 +110,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     before: Estimate
     after: Estimate
     relative_change: float
+    measured_ms: int | None = None
     before_samples: int = 0
     after_samples: int = 0
     features: dict[str, float | None] = {}

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from detector.analysis.change import Estimate
 from detector.fleet import Gpu, Job
 from detector.incident.incident import Incident, ResolveReason, State, Transition
 from detector.incident.ledger import Action
@@ -21,6 +22,7 @@ from detector.incident.lifecycle import (
     Found,
     Happening,
     Lived,
+    Measure,
     Policy,
     Recovered,
     follow,
@@ -38,6 +40,7 @@ def live(
     incidents: Sequence[Incident] = (),
     job: Job = JOB,
     now_s: int | None = None,
+    measure: Measure | None = None,
 ) -> Lived:
     return follow(
         incidents,
@@ -47,6 +50,7 @@ def live(
         cluster="prod-a",
         policy=POLICY,
         now_ms=None if now_s is None else now_s * 1000,
+        measure=measure,
     )
 
 
@@ -549,3 +553,51 @@ def test_a_history_read_again_tells_nothing_again(
     again = live(*seen, until_s=until_s, incidents=first.incidents)
     assert again.transitions == ()
     assert again.incidents == first.incidents
+
+
+# What was found on a slope is measured anew
+
+
+def sliding(incident: Incident, at_ms: int) -> Estimate:
+    """A level that slides from 0.36 at the onset to 0.24 at 900 s, and stays there."""
+    del incident
+    value = max(0.36 - 0.12 * at_ms / 900_000, 0.24)
+    return Estimate(value=value, low=value, high=value)
+
+
+def test_a_slide_is_told_again_when_it_has_reached_its_floor() -> None:
+    lived = live(found(60, after=0.35), until_s=1_500, measure=sliding)
+    assert told(lived) == ["60 opened", "660 updated", "1260 updated"]
+    (incident,) = lived.incidents
+    assert incident.after.value == pytest.approx(0.24)
+    assert incident.relative_change == pytest.approx(-0.4)
+
+
+def test_a_level_that_has_not_moved_is_measured_and_not_told() -> None:
+    def steady(incident: Incident, at_ms: int) -> Estimate:
+        del at_ms
+        return incident.after
+
+    lived = live(found(60), until_s=2_000, measure=steady)
+    assert told(lived) == ["60 opened"]
+    assert lived.incidents[0].measured_ms == 1_260_000
+
+
+def test_what_is_over_is_measured_up_to_its_end() -> None:
+    lived = live(found(60, after=0.35), back(400), until_s=1_000, measure=sliding)
+    (incident,) = lived.incidents
+    assert told(lived)[-1].endswith("resolved: recovered")
+    assert incident.measured_ms == 400_000
+    assert incident.after.value == pytest.approx(0.36 - 0.12 * 400 / 900)
+
+
+@pytest.mark.parametrize("step_s", [1, 37, 250])
+def test_measuring_does_not_depend_on_how_time_was_cut(step_s: int) -> None:
+    whole = live(found(60, after=0.35), until_s=3_000, measure=sliding)
+    pieces = live(found(60, after=0.35), until_s=60, measure=sliding)
+    steps = list(pieces.transitions)
+    for until_s in [*range(60 + step_s, 3_000, step_s), 3_000]:
+        pieces = live(incidents=pieces.incidents, until_s=until_s, measure=sliding)
+        steps += pieces.transitions
+    assert tuple(steps) == whole.transitions
+    assert pieces.incidents == whole.incidents
