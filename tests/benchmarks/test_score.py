@@ -4,7 +4,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.detection.generator import START_MS, Truth
+from benchmarks.detection.classes import CLASSES
+from benchmarks.detection.generator import START_MS, Truth, make
+from benchmarks.detection.optimum import Optimum
+from benchmarks.detection.page import put
+from benchmarks.detection.peer import alarms
+from benchmarks.detection.rivals import Tried, chosen
 from benchmarks.detection.score import (
     GROUP_MS,
     LEARNING_MS,
@@ -75,9 +80,9 @@ def test_the_poisson_interval_is_the_exact_one(events: int, low: float, high: fl
 def test_recall_keeps_delays_of_what_was_found_beside_what_was_not() -> None:
     found = recall([heard(ONSET + 60_000), heard(ONSET + 180_000), heard()])
     assert found.value == pytest.approx(2 / 3)
-    assert found.delays_s == (60, 180)
+    assert list(found.delays_s) == [60, 180]
     assert found.delay_s(50) == 120
-    assert found.ratios == (0.2, 0.6)  # over five minutes, the optimum being shorter
+    assert list(found.ratios) == [0.2, 0.6]  # over five minutes, the optimum being shorter
     low, high = found.interval
     assert low < found.value < high
 
@@ -99,6 +104,57 @@ def test_nothing_found_has_no_delay() -> None:
 def test_the_optimum_is_siegmunds(loss: float, phi: float, rate: float, minutes: float) -> None:
     best = optimum_ms(truth(factor=1 - loss, sigma=0.01, phi=phi), rate=rate)
     assert best / 60_000 == pytest.approx(minutes, rel=0.05)
+
+
+def tried(config: float, *outcomes: tuple[int, list[int | None]]) -> Tried:
+    return Tried(
+        config=(config,),
+        thresholds=tuple(float(k) for k in range(len(outcomes))),
+        quiet=[Rate(events=events, exposure=100) for events, _ in outcomes],
+        delays=[{"drop10": delays} for _, delays in outcomes],
+    )
+
+
+def test_the_setting_that_finds_most_within_the_bound_is_chosen() -> None:
+    setting = chosen(
+        [
+            tried(1.0, (11, [1, 1, 1]), (10, [9_000, 9_000, None])),
+            tried(2.0, (3, [60_000, 60_000, None]), (0, [90_000, None, None])),
+            tried(3.0, (5, [5_000, 5_000, None])),
+        ]
+    )
+    assert (setting.config, setting.threshold) == ((3.0,), 0.0)
+    assert setting.within
+
+
+def test_when_no_setting_keeps_the_bound_the_quietest_is_shown_as_such() -> None:
+    setting = chosen([tried(1.0, (50, [1]), (20, [None])), tried(2.0, (30, [1]))])
+    assert (setting.config, setting.threshold) == ((1.0,), 1.0)
+    assert not setting.within
+
+
+def test_an_alarm_is_where_the_score_comes_up_to_the_threshold() -> None:
+    times_ms = np.arange(6) * 10_000
+    scores = np.array([0.0, 2.0, 3.0, 1.0, 2.0, -np.inf])
+    assert alarms(times_ms, scores, 2.0) == (10_000, 40_000)
+
+
+def test_the_knowing_optimum_finds_a_drop_at_once_and_is_quiet_without_one() -> None:
+    drops = [make(CLASSES["drop2x"], k, seed=3) for k in range(10)]
+    quiet = [make(CLASSES["quiet"], k, seed=3) for k in range(10)]
+    best = Optimum(factor=0.5)
+    found = recall([best.heard(made, (), [14.0])[0] for made in drops])
+    assert found.value == 1
+    # A few samples, where no dip or restart covers the onset.
+    assert found.delay_s(50) < 60
+    assert false_alarms([best.heard(made, (), [14.0])[0] for made in quiet]).events == 0
+
+
+def test_a_measured_part_of_the_page_replaces_the_last_one_and_nothing_else() -> None:
+    text = "a\n<!-- measured: peers -->\nold\n<!-- end -->\nb\n"
+    assert put(text, "peers", "new") == text.replace("old", "new")
+    with pytest.raises(ValueError, match="measured: goals"):
+        put(text, "goals", "new")
 
 
 def test_no_change_is_never_found() -> None:
