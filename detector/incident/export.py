@@ -61,15 +61,17 @@ def wasted_gpu_hours(incident: Incident, *, until_ms: int) -> tuple[float, float
     """Return GPU-hours lost up to ``until_ms`` and per hour; None where nothing is known lost.
 
     GPUs of the job x relative loss x time since onset: a job that runs a fifth slower wastes
-    a fifth of all its GPUs, whichever is at fault, since the others wait. The clock stops when
-    the level is back.
+    a fifth of all its GPUs, whichever is at fault, since the others wait. Where single GPUs fell
+    and the others did not, only theirs is lost. The clock stops when the level is back.
     """
     lossy = incident.direction == "down" and incident.family in ("performance", "capacity")
     if not incident.gpus_total or not lossy or incident.severity == "info":
         return None
     ends_ms = (incident.recovering_ms, incident.resolved_ms, until_ms)
     end_ms = min(end for end in ends_ms if end is not None)
-    per_hour = incident.gpus_total * min(1.0, max(0.0, -incident.relative_change))
+    alone = incident.cause == "peers"
+    losing = len(incident.gpus) if alone else incident.gpus_total
+    per_hour = losing * min(1.0, max(0.0, -incident.relative_change))
     return per_hour * max(0, end_ms - incident.onset_ms) / _HOUR_MS, per_hour
 
 

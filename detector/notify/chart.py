@@ -117,8 +117,8 @@ def draw(
                 _band(axes, band)
             since_ms = 0
             for incident in incidents:
-                if metric == "ofu":
-                    _gpus(axes, incident, window, columns=width)
+                if shown == ("ofu",) and _gpus(axes, incident, window, columns=width):
+                    shown = ("ofu", "gpu_ofu")
                 _span(axes, incident, window)
                 if _has_levels(incident, shown):
                     _levels(axes, incident, window, since_ms=None if band else since_ms)
@@ -239,16 +239,20 @@ def _level_notes(axes: "Axes", incident: Incident) -> None:
                   linespacing=0.95)  # fmt: skip
 
 
-def _gpus(axes: "Axes", incident: Incident, window: Window, *, columns: int) -> None:
-    """Draw the GPUs that the change is attributed to, where the history has them."""
+def _gpus(axes: "Axes", incident: Incident, window: Window, *, columns: int) -> bool:
+    """Draw the GPUs that the change is attributed to; return whether the history has any."""
     if window.gpus is None:
-        return
-    shown = list(zip(incident.gpus, incident.gpu_places, strict=True))[:_MOST_GPUS]
-    for gpu, index in shown:
-        if index < window.gpus.shape[1]:
-            host = f" {plain(gpu.host, 24)}" if gpu.host else ""
-            _line(axes, window.times_ms, window.gpus[:, index], colour=_GPU, width=1.2,
-                  columns=columns, label=f"GPU {gpu_text(gpu)}{host}")  # fmt: skip
+        return False
+    shown = [
+        (gpu, index)
+        for gpu, index in zip(incident.gpus, incident.gpu_places, strict=True)
+        if index < window.gpus.shape[1]
+    ]
+    for gpu, index in shown[:_MOST_GPUS]:
+        host = f" {plain(gpu.host, 24)}" if gpu.host else ""
+        _line(axes, window.times_ms, window.gpus[:, index], colour=_GPU, width=1.2,
+              columns=columns, label=f"GPU {gpu_text(gpu)}{host}")  # fmt: skip
+    return bool(shown)
 
 
 def _context(axes: "Axes", window: Window, *, excluded: Sequence[Interval]) -> None:
