@@ -16,8 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from typing import assert_never
 
 from apscheduler.events import (
     EVENT_JOB_ERROR,
@@ -30,15 +28,12 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from detector import log
 from detector.analysis.judge import Content
-from detector.config import Config, ReceiverSettings, secret
+from detector.config import Config
 from detector.incident.incident import Transition
 from detector.incident.ledger import SHARDS, Action, Commit, Saved
 from detector.incident.route import Destination
-from detector.notify import slack
 from detector.notify.dispatch import Dispatcher
-from detector.notify.receiver import Histories, Receiver
-from detector.notify.slack import SlackSettings
-from detector.notify.webhook import Webhook, WebhookSettings
+from detector.receivers import receivers
 from detector.state import FleetState, restore
 from detector.store.connection import Store, inspect, open_store, problems
 from detector.store.history import History
@@ -48,7 +43,6 @@ from detector.store.lease import Held, Lease
 from detector.store.ledger import Ledger
 from detector.store.outbox import Outbox
 from detector.store.timeseries import TimeSeries
-from detector.tables import ContentErrors, Problem
 from detector.tick import Report, Settings, run
 
 _DELIVER_EVERY_S = 1.0  # chosen: an alert waits at most this long once it is committed
@@ -417,47 +411,3 @@ class Service:
     def _failed(self, event: JobEvent) -> None:
         if self._news(event.job_id, event.exception):
             self._log.error("job_failed", job=event.job_id, exc_info=event.exception)
-
-
-def receivers(config: Config, *, histories: Histories) -> tuple[Receiver, ...]:
-    """Return the configured receivers, each with its secret.
-
-    Raises
-    ------
-    ContentErrors
-        With every secret that cannot be read or is none.
-    """
-    made: list[Receiver] = []
-    wrong: list[Problem] = []
-    for settings in config.receivers:
-        try:
-            made.append(_receiver(settings, config, histories))
-        except ContentErrors as errors:
-            wrong += errors.problems
-        except ValueError as error:
-            place = f"receiver {settings.name!r}"
-            wrong.append(Problem(file=Path("config.toml"), path=place, message=str(error)))
-    if wrong:
-        raise ContentErrors(wrong)
-    return tuple(made)
-
-
-def _receiver(settings: ReceiverSettings, config: Config, histories: Histories) -> Receiver:
-    match settings:
-        case SlackSettings():
-            return slack.receiver(
-                settings,
-                secret=secret(settings),
-                histories=histories,
-                permalink_base=config.permalink_base,
-            )
-        case WebhookSettings():
-            base = config.permalink_base or "urn:ofuwatch"
-            return Webhook(
-                settings,
-                secret=secret(settings),
-                source=f"{base}/clusters/{config.cluster}",
-                permalink_base=config.permalink_base,
-            )
-        case _:
-            assert_never(settings)
