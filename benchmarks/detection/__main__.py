@@ -58,7 +58,7 @@ QUICK = Size(
 USUAL = Size(
     quiet=440, change=60, pages=None, fleet=cost.JOBS,
     cheap=Jobs(quiet=240, change=36, test_quiet=440, test_change=60),
-    dear=Jobs(quiet=24, change=6, test_quiet=36, test_change=12),
+    dear=Jobs(quiet=22, change=4, test_quiet=33, test_change=8),
 )  # fmt: skip
 FULL = Size(
     quiet=440, change=120, pages=3_200, fleet=cost.JOBS,
@@ -89,7 +89,12 @@ def main() -> None:
             "ours": figures(found),
         }
         if options.only is None:
-            results |= _others(plan, size, progress, console, workers=options.workers)
+            results |= _beside(plan, size, progress, workers=options.workers)
+            results |= (
+                _kept(options.reuse)
+                if options.reuse
+                else _others(size, progress, console, workers=options.workers)
+            )
     results["minutes"] = (time.monotonic() - began) / 60
     console.print(f"{results['minutes']:.1f} min")
     if options.json:
@@ -99,24 +104,33 @@ def main() -> None:
         console.print(f"written to {page.PAGE}")
 
 
-def _others(
-    plan: Plan, size: Size, progress: Progress, console: Console, *, workers: int
-) -> dict[str, Any]:
-    """Measure what is not our detector on the mean alone: context, optimum, cost, peers."""
+def _beside(plan: Plan, size: Size, progress: Progress, *, workers: int) -> dict[str, Any]:
+    """Measure our detector with more to go by, and what it costs."""
     rich = replace(plan.only(RICH), announced=True, metrics=True)
     context = figures(_ours(rich, "with context", progress, workers=workers))
-    best = _optimum(size.cheap, progress, workers=workers)
     task = progress.add_task("speed", total=1)
     spent = cost.measure(jobs=size.fleet)
     progress.advance(task)
     per_point = spent.day_quarter_s / (spent.jobs * 6 * 360)
     return {
         "context": context,
-        "optimum": best,
         "cost": {name: getattr(spent, name) for name in spent.__slots__}
         | {"ms_per_1000": per_point * 1e6},
-        **_peers(size, progress, console, workers=workers),
     }
+
+
+def _others(
+    size: Size, progress: Progress, console: Console, *, workers: int
+) -> dict[str, Any]:
+    """Measure the optimum and the peers."""
+    best = _optimum(size.cheap, progress, workers=workers)
+    return {"optimum": best, **_peers(size, progress, console, workers=workers)}
+
+
+def _kept(file: Path) -> dict[str, Any]:
+    """Return what an earlier run found of the optimum and the peers."""
+    earlier = json.loads(file.read_text())
+    return {name: earlier[name] for name in ("optimum", "peers", "batch", "calls")}
 
 
 def _ours(plan: Plan, what: str, progress: Progress, *, workers: int) -> dict[str, list[Heard]]:
@@ -199,6 +213,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--metrics", action="store_true", help="with the other metrics")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures there too")
+    parser.add_argument("--reuse", type=Path, metavar="JSON",
+                        help="take optimum and peers from an earlier run's --json")  # fmt: skip
     parser.add_argument("--no-write", action="store_true", help="leave docs/detection.md")
     options = parser.parse_args()
     if options.classes and not options.only:

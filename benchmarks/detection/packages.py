@@ -197,7 +197,7 @@ PACKAGES = (
     ),
     Peer(
         name="IsolationForest (scikit-learn)", package="scikit-learn", scores=isolation_forest,
-        configs=((10,), (20,), (30,)),
+        configs=((10,), (30,)),
         thresholds=tuple(np.arange(0.40, 0.80, 0.02).round(2).tolist()),
         words="minutes; score", dear=True,
     ),
