@@ -49,8 +49,9 @@ _ENTRIES = (
     # are what mfu_ofu_divergence is about.
     Metric(name="mfu", field="mfu", unit="ratio", low=0.0, high=10.0, title="reported MFU"),
     Metric(name="tokens", field="tokens", unit="1/s", low=0.0, high=1e12, title="tokens/s"),
-    # OFU of single GPUs, held to their job's: what the mean hides.
-    Metric(name="gpu_ofu", field="", unit="ratio", low=0.0, high=1.0, title="OFU of single GPUs"),
+    # OFU of single GPUs, held to their job: what the mean hides.
+    Metric(name="gpu_ofu", field="", unit="ratio", low=0.0, high=1.0,
+           title="OFU of single GPUs"),
     Metric(name="mfu_ratio", field="", unit="ratio", low=0.0, high=1e3,
            title="reported MFU / MFU that OFU implies"),
     Metric(name="valid", field="", unit="ratio", low=0.0, high=1.0,

@@ -61,8 +61,8 @@ def wasted_gpu_hours(incident: Incident, *, until_ms: int) -> tuple[float, float
     """Return GPU-hours lost up to ``until_ms`` and per hour; None where nothing is known lost.
 
     GPUs of the job x relative loss x time since onset: a job that runs a fifth slower wastes
-    a fifth of all its GPUs, whichever is at fault, since the others wait. Where single GPUs fell
-    and the others did not, only theirs is lost. The clock stops when the level is back.
+    a fifth of all its GPUs, whichever is at fault, since the others wait. Where single GPUs
+    fell and the others did not, only theirs is lost. The clock stops when the level is back.
     """
     lossy = incident.direction == "down" and incident.family in ("performance", "capacity")
     if not incident.gpus_total or not lossy or incident.severity == "info":

@@ -46,6 +46,12 @@ _SLOW_SAMPLES = 40
 _LEAST_SIGMA = 0.002
 # The slow mean is still too fast to hold all autocorrelation.
 _MARGIN = 1.2
+# A residual this far out, in relative terms and in standard deviations, goes its own way.
+_ODD, _ODD_SIGMAS = 0.1, 4.0
+# A level never forgets faster than this lets it, at any cadence: 1e-4 is 2.8 h at 1 s.
+_LEAST_WEIGHT = 1e-4
+# A fall must outlast those that ended by themselves by this; the level's habits have the same.
+_HABIT_FACTOR = 2
 # Samples that go different ways for this long are the new ways.
 _TORN_SAMPLES, _TORN_MS = 30, 300_000
 # How long a refused candidate is not raised again, and after which silence a GPU's evidence
@@ -100,34 +106,50 @@ class _Row:
 
     Attributes
     ----------
-    owner
-        Which job a cell belongs to. Shape ``(cells,)``.
-    starts
-        Where each job's cells begin. Shape ``(jobs,)``.
-    residual
-        e; NaN where the GPU is not judged. Shape ``(cells,)``.
-    ratio
-        x / c. Shape ``(cells,)``.
+    size, starts
+        How many cells each job has, and where they begin. Shape ``(jobs,)``.
+    known, judged, free
+        Which cells have a value; of those, which have a level; of those, which have not
+        fallen. Shape ``(cells,)``.
     centre
         c. Shape ``(jobs,)``.
+    follow
+        With which weight a sample teaches once much has been seen. Shape ``(jobs,)``.
+    x, residual
+        OFU, and e; the latter 0 where the GPU is not judged. Shape ``(cells,)``.
+    sigma
+        Standard deviation of a sample, relative. Shape ``(cells,)``.
     """
 
     times_ms: IntArray
-    owner: IntArray
-    starts: IntArray
     size: IntArray
+    starts: IntArray
     known: BoolArray
     judged: BoolArray
-    fallen: BoolArray
-    ratio: SmallArray
-    residual: SmallArray
+    free: BoolArray
     centre: FloatArray
+    follow: FloatArray
+    x: SmallArray
+    residual: SmallArray
+    sigma: SmallArray
 
-    def total(self, cells: npt.NDArray[np.generic]) -> FloatArray:
+    def total(self, cells: SmallArray) -> FloatArray:
         """The sum of each job's cells. Shape ``(jobs,)``."""
         # Cast first: with its dtype argument, reduceat works through a buffer whose edges
         # fall anywhere, and a job's sum would depend on its neighbours in the last bit.
         return np.add.reduceat(cells.astype(np.float64), self.starts)
+
+    def number(self, cells: BoolArray) -> FloatArray:
+        """How many of each job's cells are true. Shape ``(jobs,)``."""
+        if cells.all():
+            return self.size.astype(np.float64)
+        if not cells.any():
+            return np.zeros(len(self.size))
+        return np.add.reduceat(cells.astype(np.float64), self.starts)
+
+    def each(self, values: FloatArray) -> SmallArray:
+        """Give each cell its job's value. Shape ``(cells,)``."""
+        return np.repeat(values.astype(np.float32), self.size)
 
 
 def advance(
@@ -196,163 +218,156 @@ def _over(column: int, since_ms: int, time_ms: int) -> Recovery:
     return Recovery(column=column, since_ms=since_ms, time_ms=time_ms, level=1.0)
 
 
+# Below, masks are multiplied rather than chosen by (np.where): a mask without a pattern costs
+# ten times as much to choose by, and a fleet has 100,000 cells.
+
+
 def _step(
     peers: Peers, state: PeersState, times_ms: IntArray, x: SmallArray, found: Found
 ) -> PeersState:
     """Return the state after one sample of each job."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        row = _read(state, times_ms, x)
-        usable, jobs = _gate(peers, state, row)
-        state = _learnt(peers, replace(state, jobs=jobs), row, usable)
-        state = _weighed(peers, state, row, usable)
-    state = _ended(peers, state, row, found)
-    return _raised(peers, state, row, usable, found)
+        row = _read(peers, state, times_ms, x)
+        whole, jobs = _gate(state, row)
+        use = np.repeat(whole, row.size) & row.known
+        state = _learnt(peers, replace(state, jobs=jobs), row, use)
+        state = _weighed(peers, state, row, use)
+    if (state.gpus.fall > 0).any():
+        state = _ended(peers, state, row, found)
+    return _raised(peers, state, row, use, found)
 
 
-def _read(state: PeersState, times_ms: IntArray, x: SmallArray) -> _Row:
+def _read(peers: Peers, state: PeersState, times_ms: IntArray, x: SmallArray) -> _Row:
     """Return the sample against the job's centre."""
     jobs, gpus = state.jobs, state.gpus
-    starts, owner = state.starts, np.repeat(np.arange(len(state)), state.jobs.size)
+    step_ms = np.where(jobs.seen_ms > 0, times_ms - jobs.seen_ms, 0)
+    follow = np.clip(step_ms / peers.memory, _LEAST_WEIGHT, 1 / peers.memory_samples)
     known = np.isfinite(x)
     judged = known & (gpus.level > _LEAST_SHARE)
-    fallen = gpus.fall > 0
     row = _Row(
-        times_ms=times_ms, owner=owner, starts=starts, size=jobs.size, known=known,
-        judged=judged, fallen=fallen, ratio=x, residual=x, centre=np.empty(0),
+        times_ms=times_ms, size=jobs.size, starts=state.starts, known=known, judged=judged,
+        free=judged & (gpus.fall == 0), centre=np.empty(0), follow=follow, x=x, residual=x,
+        sigma=np.sqrt(gpus.var),
     )  # fmt: skip
-    free = judged & ~fallen
-    count = row.total(free)
-    level = np.where(free, x / gpus.level, np.float32(0))
-    centre = row.total(level) / count
-    low, high = ((1 - _CENTRE_PULL) * centre, (1 + _CENTRE_PULL) * centre)
-    pulled = np.clip(level, _cells(low, owner), _cells(high, owner))
-    centre = row.total(np.where(free, pulled, np.float32(0))) / count
+    share = np.where(judged, x / gpus.level, np.float32(0))
+    free = share * row.free
+    count = row.number(row.free)
+    centre = row.total(free) / count
+    near = np.clip(
+        free * row.each(1 / centre), np.float32(1 - _CENTRE_PULL), np.float32(1 + _CENTRE_PULL)
+    )
+    centre *= row.total(near * row.free) / count
     # At first nothing is known of any GPU, and the plain mean is the centre.
-    blank = count < 0.5 * row.total(known)
+    blank = ~(count >= 0.5 * row.number(known)) | ~(centre > 0)
     if blank.any():
-        plain = row.total(np.where(known, x, np.float32(0))) / row.total(known)
+        plain = row.total(np.where(known, x, np.float32(0))) / row.number(known)
         centre = np.where(blank, plain, centre)
     row.centre = centre
-    row.ratio = x / _cells(centre, owner)
-    row.residual = np.where(judged, row.ratio / gpus.level - 1, np.float32(np.nan))
+    # A centre of 0 is let through by nobody, but NaN times a mask of 0 would stay.
+    residual = share * row.each(np.where(centre > 0, 1 / centre, 0.0)) - np.float32(1)
+    row.residual = np.where(judged, residual, np.float32(0))
     return row
 
 
-def _cells(values: FloatArray, owner: IntArray) -> SmallArray:
-    """Give each cell its job's value."""
-    return values.astype(np.float32)[owner]
-
-
-def _gate(peers: Peers, state: PeersState, row: _Row) -> tuple[BoolArray, JobColumns]:
+def _gate(state: PeersState, row: _Row) -> tuple[BoolArray, JobColumns]:
     """Return of which jobs the sample counts, and the jobs after it.
 
     Not while the job dips, while few GPUs report, or when GPUs go different ways: they enter
     and leave a common dip at their own moments.
     """
-    jobs, gpus, times_ms = state.jobs, state.gpus, row.times_ms
-    reporting = row.total(row.known)
-    there = (reporting >= np.maximum(LEAST_GPUS, jobs.size / 2)) & (row.centre > 0)
+    jobs, times_ms = state.jobs, row.times_ms
+    there = row.number(row.known) >= np.maximum(LEAST_GPUS, jobs.size / 2)
+    there &= row.centre > 0
     usable = there & (row.centre >= _DIPPING * jobs.level)
-    bound = np.maximum(np.float32(0.1), 4 * np.sqrt(gpus.var))
-    odd = row.judged & ~row.fallen & (gpus.count >= _NOISE_SAMPLES)
-    odd &= np.abs(row.residual) > bound
-    torn = usable & (row.total(odd) > _MOST_SHARE * row.total(row.judged & ~row.fallen))
+    odd = np.abs(row.residual) > np.maximum(
+        np.float32(_ODD), np.float32(_ODD_SIGMAS) * row.sigma
+    )
+    odd &= row.free & (state.gpus.count >= _NOISE_SAMPLES)
+    torn = usable & (row.number(odd) > _MOST_SHARE * row.number(row.free))
     whole = usable & ~torn
-    began = torn & (jobs.torn_count == 0)
-    slow = _follow(peers, jobs, times_ms)
-    weight = np.where(there, np.maximum(1 / (jobs.count + 1), slow), 0.0)
-    centre = np.where(there, row.centre, 0.0)
+    weight = there * np.maximum(1 / (jobs.count + 1), row.follow)
+    level = jobs.level + weight * (np.where(there, row.centre, 0.0) - jobs.level)
     return whole, replace(
         jobs,
         count=jobs.count + whole,
         first_ms=np.where(jobs.first_ms == 0, times_ms, jobs.first_ms),
         seen_ms=np.where(there, times_ms, jobs.seen_ms),
-        level=jobs.level + weight * (centre - jobs.level),
-        torn_ms=np.where(began, times_ms, jobs.torn_ms),
-        torn_count=np.where(torn, jobs.torn_count + 1, np.where(whole, 0, jobs.torn_count)),
+        level=level,
+        torn_ms=np.where(torn & (jobs.torn_count == 0), times_ms, jobs.torn_ms),
+        torn_count=np.where(whole, 0, jobs.torn_count + torn),
     )
 
 
-def _follow(peers: Peers, jobs: JobColumns, times_ms: IntArray) -> FloatArray:
-    """With which weight a sample teaches once much has been seen. Shape ``(jobs,)``."""
-    step_ms = np.where(jobs.seen_ms > 0, times_ms - jobs.seen_ms, 0)
-    return np.clip(step_ms / peers.memory, 1e-4, 1 / peers.memory_samples)
-
-
-def _learnt(peers: Peers, state: PeersState, row: _Row, usable: BoolArray) -> PeersState:
+def _learnt(peers: Peers, state: PeersState, row: _Row, use: BoolArray) -> PeersState:
     """Return the state with levels and noise after what healthy GPUs taught."""
-    jobs, gpus, owner = state.jobs, state.gpus, row.owner
-    use = usable[owner] & row.known
-    judged = use & row.judged
-    calm = judged & ~row.fallen & (gpus.sum < peers.evidence / 4)
-    new = use & ~row.judged & ~row.fallen
-    slow = _cells(np.clip(1 / np.maximum(jobs.count, 1), 1 / 360, 1.0), owner)
-    weight = np.maximum(np.float32(1) / (gpus.count + 1).astype(np.float32), slow)
-    sigma = np.sqrt(gpus.var)
-    young = gpus.count < _NOISE_SAMPLES
-    pull = np.where(young, np.float32(1), np.float32(_PULL) * sigma)
-    bounded = np.clip(row.residual, -pull, pull)
-    level = np.where(calm, gpus.level * (1 + weight * bounded), gpus.level)
-    level = np.where(new, gpus.level + weight * (row.ratio - gpus.level), level)
-    var = np.where(
-        calm & (gpus.count > 0), gpus.var + weight * (bounded**2 - gpus.var), gpus.var
+    jobs, gpus = state.jobs, state.gpus
+    calm = use & row.free & (gpus.sum < np.float32(peers.evidence / 4))
+    weight = np.maximum(
+        np.float32(1) / (gpus.count + 1).astype(np.float32), row.each(row.follow)
     )
-    most = np.maximum(np.float32(_PULL) * sigma, np.float32(4 * peers.slack))
-    step = np.float32(_SLOW) * (np.clip(row.residual, -most, most) - gpus.slow)
-    mean = np.where(judged, gpus.slow + step, gpus.slow)
+    pull = np.float32(_PULL) * row.sigma
+    young = gpus.count < _NOISE_SAMPLES
+    if young.any():
+        pull = np.where(young, np.float32(1), pull)
+    bounded = np.minimum(np.maximum(row.residual, -pull), pull)
+    taught = weight * calm
+    level = gpus.level * (np.float32(1) + taught * bounded)
+    var = gpus.var + taught * (bounded * bounded - gpus.var)
+    new = use & ~row.judged & (gpus.fall == 0)
+    if new.any():
+        ratio = row.x * row.each(1 / row.centre)
+        level = np.where(new, gpus.level + weight * (ratio - gpus.level), level)
+    most = np.maximum(pull, np.float32(4 * peers.slack))
+    pulled = np.minimum(np.maximum(row.residual, -most), most)
+    mean = gpus.slow + np.float32(_SLOW) * (pulled - gpus.slow) * (use & row.judged)
     settled = calm & (gpus.count >= _SLOW_SAMPLES)
-    many = row.total(settled)
-    square = row.total(np.where(settled, mean**2, np.float32(0))) / many
-    share = np.maximum(1 / np.maximum(jobs.count - _SLOW_SAMPLES, 1), 1 / 360)
+    many = row.number(settled)
+    square = row.total(mean * mean * settled) / many
+    share = np.maximum(1 / np.maximum(jobs.count - _SLOW_SAMPLES, 1), row.follow)
     wide = np.where(many > 0, jobs.wide + share * (square - jobs.wide), jobs.wide)
     return PeersState(
         jobs=replace(jobs, wide=wide),
-        gpus=replace(
-            gpus,
-            count=gpus.count + (calm | new),
-            level=level,
-            var=var,
-            slow=mean,
-        ),
+        gpus=replace(gpus, count=gpus.count + (calm | new), level=level, var=var, slow=mean),
     )
 
 
-def _weighed(peers: Peers, state: PeersState, row: _Row, usable: BoolArray) -> PeersState:
+def _weighed(peers: Peers, state: PeersState, row: _Row, use: BoolArray) -> PeersState:
     """Return the state with the sample's evidence added."""
-    jobs, gpus, owner = state.jobs, state.gpus, row.owner
+    jobs, gpus = state.jobs, state.gpus
     var = np.maximum(gpus.var, np.float32(_LEAST_SIGMA**2))
-    long_run = var * _cells(_inflation(state, row, var), owner)
-    shift = np.where(row.fallen, gpus.fall, np.float32(2 * peers.slack))
-    sign = np.where(row.fallen, np.float32(1), np.float32(-1))
+    long_run = var * row.each(_inflation(state, row, var))
+    lost = gpus.fall > 0
     # Of one that fell by f, evidence that it is back: residuals above -f/2.
-    gain = shift / long_run * sign * (row.residual + shift / np.float32(2))
-    most = _cells(_bar(peers, jobs), owner)
+    shift = np.where(lost, gpus.fall, np.float32(2 * peers.slack))
+    gain = shift / long_run * (row.residual + shift / np.float32(2))
+    gain = np.where(lost, gain, -gain)
+    bar = _bar(peers, jobs)
     # No single sample may decide, however far out it lies.
-    once = most / np.float32(peers.hold_samples)
+    once = row.each(bar / peers.hold_samples)
     gain = np.minimum(np.maximum(gain, -once), once)
-    times_ms = row.times_ms[owner]
+    times_ms = np.repeat(row.times_ms, row.size)
     warm = gpus.count >= peers.first_samples
-    warm &= (row.times_ms - jobs.first_ms >= peers.first_span)[owner]
-    counts = usable[owner] & row.judged & (warm | row.fallen)
+    warm &= np.repeat(row.times_ms - jobs.first_ms >= peers.first_span, row.size)
+    counts = use & row.judged & (warm | lost)
     void = times_ms - gpus.last_ms > _AGAIN_MS
-    total = np.where(void, np.float32(0), gpus.sum) + gain
-    total = np.where(counts, np.minimum(np.maximum(total, np.float32(0)), most), gpus.sum)
-    none = total <= 0
+    total = np.maximum(gpus.sum * ~void + gain, np.float32(0))
+    total = np.where(counts, np.minimum(total, row.each(bar)), gpus.sum)
+    some = total > 0
     return replace(
         state,
         gpus=replace(
             gpus,
             last_ms=np.where(row.known, times_ms, gpus.last_ms),
             sum=total,
-            since_ms=np.where(none, times_ms, gpus.since_ms),
-            run=np.where(none, 0, gpus.run + counts),
+            since_ms=times_ms + (gpus.since_ms - times_ms) * some,
+            run=(gpus.run + counts) * some,
         ),
     )
 
 
 def _inflation(state: PeersState, row: _Row, var: SmallArray) -> FloatArray:
     """By how much autocorrelation widens the noise of the jobs' GPUs. Shape ``(jobs,)``."""
-    plain = row.total(var) / np.maximum(row.size, 1)
+    plain = row.total(var) / row.size
     # Variance of an exponential mean of white noise is this part of a sample's.
     white = _SLOW / (2 - _SLOW)
     return np.maximum(_MARGIN * state.jobs.wide / (white * plain), 1.0)
@@ -360,66 +375,64 @@ def _inflation(state: PeersState, row: _Row, var: SmallArray) -> FloatArray:
 
 def _bar(peers: Peers, jobs: JobColumns) -> FloatArray:
     """How much evidence is asked of a GPU: the more there are, the more lie far out."""
-    return peers.evidence + np.log(np.maximum(jobs.size, 1))
+    return peers.evidence + np.log(jobs.size)
+
+
+def _full(peers: Peers, state: PeersState, row: _Row) -> BoolArray:
+    """Which GPUs' evidence is complete; sums stop there. Shape ``(cells,)``."""
+    # A float32 sum stops at a float32 bar; the margin is for neither's rounding.
+    return np.asarray(state.gpus.sum >= row.each(0.999 * _bar(peers, state.jobs)))
 
 
 def _ended(peers: Peers, state: PeersState, row: _Row, found: Found) -> PeersState:
     """Return the state without falls that are over, and tell of jobs that have none left."""
-    if not row.fallen.any():
-        return state
-    jobs, gpus, owner = state.jobs, state.gpus, row.owner
-    times_ms = row.times_ms[owner]
-    full = gpus.sum >= np.float32(0.999) * _cells(_bar(peers, jobs), owner)
-    back = full & (times_ms - gpus.since_ms >= peers.return_span)
+    jobs, gpus = state.jobs, state.gpus
+    times_ms = np.repeat(row.times_ms, row.size)
+    back = _full(peers, state, row) & (times_ms - gpus.since_ms >= peers.return_span)
     gone = times_ms - gpus.last_ms > _AGAIN_MS
-    over = row.fallen & (back | gone)
+    over = (gpus.fall > 0) & (back | gone)
     if not over.any():
         return state
     since_ms = np.where(gone, gpus.last_ms, gpus.since_ms)
+    held = ~over
     gpus = replace(
-        gpus,
-        fall=np.where(over, np.float32(0), gpus.fall),
-        sum=np.where(over, np.float32(0), gpus.sum),
-        slow=np.where(over, np.float32(0), gpus.slow),
-        run=np.where(over, 0, gpus.run),
-    )
-    done = (row.total(over) > 0) & (row.total(gpus.fall > 0) == 0)
+        gpus, fall=gpus.fall * held, sum=gpus.sum * held, slow=gpus.slow * held,
+        run=gpus.run * held,
+    )  # fmt: skip
     jobs = replace(jobs, onset_ms=jobs.onset_ms.copy(), habit_ms=jobs.habit_ms.copy())
+    done = (row.number(over) > 0) & (row.number(gpus.fall > 0) == 0)
     for k in np.flatnonzero(done):
         cells = slice(int(row.starts[k]), int(row.starts[k] + row.size[k]))
         last_ms = int(since_ms[cells][over[cells]].max())
         found.recoveries.append(_over(int(found.columns[k]), last_ms, int(row.times_ms[k])))
-        lasted = 2 * (last_ms - int(jobs.onset_ms[k]))
-        if lasted <= peers.patience:
-            jobs.habit_ms[k] = max(int(jobs.habit_ms[k]), lasted)
+        wait_ms = _HABIT_FACTOR * (last_ms - int(jobs.onset_ms[k]))
+        if wait_ms <= peers.patience:
+            jobs.habit_ms[k] = max(int(jobs.habit_ms[k]), wait_ms)
         jobs.onset_ms[k] = 0
     return PeersState(jobs=jobs, gpus=gpus)
 
 
 def _raised(
-    peers: Peers, state: PeersState, row: _Row, usable: BoolArray, found: Found
+    peers: Peers, state: PeersState, row: _Row, use: BoolArray, found: Found
 ) -> PeersState:
     """Raise the jobs of which a GPU stands out; start those anew whose GPUs moved together."""
-    jobs, gpus, owner = state.jobs, state.gpus, row.owner
-    ways = (jobs.torn_count >= _TORN_SAMPLES) & (row.times_ms - jobs.torn_ms >= _TORN_MS)
-    bar = _cells(_bar(peers, jobs), owner)
-    strong = gpus.sum >= np.float32(0.999) * bar
-    strong &= ~row.fallen & usable[owner]
-    anew = ways
+    jobs, gpus = state.jobs, state.gpus
+    anew = (jobs.torn_count >= _TORN_SAMPLES) & (row.times_ms - jobs.torn_ms >= _TORN_MS)
+    strong = _full(peers, state, row) & use & (gpus.fall == 0)
     if strong.any():
+        low = row.judged & (gpus.fall == 0) & (gpus.slow < np.float32(-peers.slack))
         hold_ms = np.maximum(int(peers.hold_for), jobs.habit_ms)
-        due = strong & (gpus.run >= peers.hold_samples)
-        due &= row.times_ms[owner] - gpus.since_ms >= hold_ms[owner]
-        low = row.judged & ~row.fallen & (gpus.slow < -np.float32(peers.slack))
-        due &= low
-        ready = (row.total(due) > 0) & (jobs.onset_ms == 0) & (row.times_ms >= jobs.again_ms)
-        crowd = row.total(low) > _MOST_SHARE * row.total(row.judged)
-        anew = ways | (ready & crowd)
-        named = low & (gpus.sum >= bar / 2)
-        for k in np.flatnonzero(ready & ~crowd & ~ways):
+        long = np.repeat(row.times_ms - hold_ms, row.size) >= gpus.since_ms
+        due = strong & low & long & (gpus.run >= peers.hold_samples)
+        ready = row.number(due) > 0
+        ready &= (jobs.onset_ms == 0) & (row.times_ms >= jobs.again_ms) & ~anew
+        crowd = row.number(low) > _MOST_SHARE * row.number(row.judged)
+        named = low & (gpus.sum >= row.each(_bar(peers, jobs) / 2))
+        for k in np.flatnonzero(ready & ~crowd):
             found.candidates.append(
                 _candidate(state, row, int(k), column=int(found.columns[k]), cells=(named, due))
             )
+        anew |= ready & crowd
     if not anew.any():
         return state
     columns = np.flatnonzero(anew)
