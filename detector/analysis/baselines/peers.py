@@ -108,9 +108,9 @@ class _Row:
     ----------
     size, starts
         How many cells each job has, and where they begin. Shape ``(jobs,)``.
-    known, judged, free
+    known, judged, free, steady
         Which cells have a value; of those, which have a level; of those, which have not
-        fallen. Shape ``(cells,)``.
+        fallen; of those, which are near their level. Shape ``(cells,)``.
     centre
         c. Shape ``(jobs,)``.
     follow
@@ -127,6 +127,7 @@ class _Row:
     known: BoolArray
     judged: BoolArray
     free: BoolArray
+    steady: BoolArray
     centre: FloatArray
     follow: FloatArray
     x: SmallArray
@@ -246,17 +247,23 @@ def _read(peers: Peers, state: PeersState, times_ms: IntArray, x: SmallArray) ->
     judged = known & (gpus.level > _LEAST_SHARE)
     row = _Row(
         times_ms=times_ms, size=jobs.size, starts=state.starts, known=known, judged=judged,
-        free=judged & (gpus.fall == 0), centre=np.empty(0), follow=follow, x=x, residual=x,
+        free=judged & (gpus.fall == 0), steady=judged,
+        centre=np.empty(0), follow=follow, x=x, residual=x,
         sigma=np.sqrt(gpus.var),
     )  # fmt: skip
     share = np.where(judged, x / gpus.level, np.float32(0))
-    free = share * row.free
-    count = row.number(row.free)
-    centre = row.total(free) / count
+    # Who has gone another way for a while, up or down, does not say where the others are.
+    steady = row.free & (np.abs(gpus.slow) < np.float32(2 * peers.slack))
+    few = row.number(steady) < 0.5 * row.number(row.free)
+    if few.any():
+        steady |= row.free & np.repeat(few, row.size)
+    count = row.number(steady)
+    centre = row.total(share * steady) / count
     near = np.clip(
-        free * row.each(1 / centre), np.float32(1 - _CENTRE_PULL), np.float32(1 + _CENTRE_PULL)
+        share * row.each(1 / centre), np.float32(1 - _CENTRE_PULL), np.float32(1 + _CENTRE_PULL)
     )
-    centre *= row.total(near * row.free) / count
+    centre *= row.total(near * steady) / count
+    row.steady = steady
     # At first nothing is known of any GPU, and the plain mean is the centre.
     blank = ~(count >= 0.5 * row.number(known)) | ~(centre > 0)
     if blank.any():
@@ -320,7 +327,7 @@ def _learnt(peers: Peers, state: PeersState, row: _Row, use: BoolArray) -> Peers
     most = np.maximum(pull, np.float32(4 * peers.slack))
     pulled = np.minimum(np.maximum(row.residual, -most), most)
     mean = gpus.slow + np.float32(_SLOW) * (pulled - gpus.slow) * (use & row.judged)
-    settled = calm & (gpus.count >= _SLOW_SAMPLES)
+    settled = calm & row.steady & (gpus.count >= _SLOW_SAMPLES)
     many = row.number(settled)
     square = row.total(mean * mean * settled) / many
     share = np.maximum(1 / np.maximum(jobs.count - _SLOW_SAMPLES, 1), row.follow)
