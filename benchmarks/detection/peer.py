@@ -78,16 +78,17 @@ def given(made: Made) -> Given:
     values = made.window.fields["ofu"]
     use = np.isfinite(values) & (values >= _NOTHING)
     times_ms, values = made.window.times_ms[use], values[use]
-    first = np.flatnonzero(np.append(True, np.diff((times_ms - 1) // 60_000) != 0))
-    ends = np.append(first[1:], len(values))
+    minute = (times_ms - 1) // 60_000
+    first = np.flatnonzero(np.append(True, np.diff(minute) != 0))
+    counts = np.diff(np.append(first, len(values)))
+    # Sorted within each minute, the median is the mean of the two in the middle.
+    ranked = values[np.lexsort((values, minute))]
     return Given(
         times_ms=times_ms,
         values=values,
         # A minute is known when its last sample is.
-        minute_ms=times_ms[ends - 1],
-        minutes=np.array(
-            [np.median(values[a:b]) for a, b in zip(first, ends, strict=True)], np.float64
-        ),
+        minute_ms=times_ms[first + counts - 1],
+        minutes=(ranked[first + (counts - 1) // 2] + ranked[first + counts // 2]) / 2,
     )
 
 

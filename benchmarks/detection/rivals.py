@@ -20,7 +20,7 @@ from benchmarks.detection.score import BOUND, Heard, Rate, false_alarms, found_a
 
 # The classes on which the best setting within the bound is chosen: large and small drops.
 CHOICE = ("drop2.5x", "drop1.33x", "drop10", "drop5")
-_PART = 12
+_PART = 6
 
 Config = tuple[float, ...]
 
@@ -122,19 +122,18 @@ def calibrated(
         for name, (rival, jobs, classes) in rivals.items():
             # The optimum is for one size: it is chosen by quiet jobs and its own class.
             choice = CHOICE if len(classes) > 2 else tuple(c for c in classes if c != "quiet")
-            for config in rival.configs:
-                for kind in ("quiet", *choice):
-                    count = jobs.quiet if kind == "quiet" else jobs.change
-                    for first in range(0, count, _PART):
-                        numbers = range(first, min(first + _PART, count))
-                        waiting[pool.submit(_try, rival, config, kind, numbers)] = name, config
+            for kind in ("quiet", *choice):
+                count = jobs.quiet if kind == "quiet" else jobs.change
+                for first in range(0, count, _PART):
+                    numbers = range(first, min(first + _PART, count))
+                    waiting[pool.submit(_try, rival, kind, numbers)] = name
         done, parts = 0, len(waiting)
-        results: dict[str, dict[Config, list[list[list[Heard]]]]] = defaultdict(
+        results: dict[str, dict[Config, list[list[Heard]]]] = defaultdict(
             lambda: defaultdict(list)
         )
         for future in as_completed(waiting):
-            name, config = waiting[future]
-            results[name][config].append(future.result())
+            for config, jobs_heard in future.result().items():
+                results[waiting[future]][config] += jobs_heard
             done += 1
             on_part(done, parts)
         settings = {
@@ -164,12 +163,13 @@ def calibrated(
     return {name: (settings[name], heard[name]) for name in rivals}
 
 
-def _try(rival: Rival, config: Config, kind: str, numbers: range) -> list[list[Heard]]:
-    """What a configuration says of calibration jobs: one list a job, by threshold."""
-    return [
-        rival.heard(make(CLASSES[kind], k, seed=SEEDS["calibration"]), config, rival.thresholds)
-        for k in numbers
-    ]
+def _try(rival: Rival, kind: str, numbers: range) -> dict[Config, list[list[Heard]]]:
+    """What each configuration says of calibration jobs: one list a job, by threshold."""
+    jobs = [make(CLASSES[kind], k, seed=SEEDS["calibration"]) for k in numbers]
+    return {
+        config: [rival.heard(made, config, rival.thresholds) for made in jobs]
+        for config in rival.configs
+    }
 
 
 def _measure(rival: Rival, setting: Setting, kind: str, numbers: range) -> list[Heard]:
@@ -182,9 +182,8 @@ def _measure(rival: Rival, setting: Setting, kind: str, numbers: range) -> list[
 
 
 def _tried(
-    config: Config, thresholds: tuple[float, ...], parts: Sequence[Sequence[Sequence[Heard]]]
+    config: Config, thresholds: tuple[float, ...], jobs: Sequence[Sequence[Heard]]
 ) -> Tried:
-    jobs = [by_threshold for part in parts for by_threshold in part]
     rates, delays = [], []
     for k in range(len(thresholds)):
         items = [by_threshold[k] for by_threshold in jobs]
