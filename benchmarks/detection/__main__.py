@@ -58,7 +58,7 @@ QUICK = Size(
 USUAL = Size(
     quiet=440, change=60, pages=None, fleet=cost.JOBS,
     cheap=Jobs(quiet=240, change=36, test_quiet=440, test_change=60),
-    dear=Jobs(quiet=22, change=4, test_quiet=33, test_change=8),
+    dear=Jobs(quiet=22, change=4, test_quiet=24, test_change=8),
 )  # fmt: skip
 FULL = Size(
     quiet=440, change=120, pages=3_200, fleet=cost.JOBS,

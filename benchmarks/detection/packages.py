@@ -172,7 +172,7 @@ PACKAGES = (
     ),
     Peer(
         name="Window (ruptures)", package="ruptures", scores=window,
-        configs=((40.0, 10.0), (40.0, 100.0), (60.0, 30.0)), thresholds=FALLS,
+        configs=((40.0, 100.0), (60.0, 30.0)), thresholds=FALLS,
         words="width, penalty; fall", dear=True,
     ),
     Peer(
