@@ -66,8 +66,10 @@ class Made:
     ----------
     expected
         The level had nothing been done to the job and nothing disturbed it. Shape ``(n,)``.
+    warmth
+        What share of it a job that warms up has reached, 0..1. Shape ``(n,)``.
     clean
-        Samples that no nuisance touches. Shape ``(n,)``.
+        Samples that no other nuisance touches, and in which at least half is reached.
     blind
         Spans in which the telemetry was broken: an alert that says so there is right.
     """
@@ -77,6 +79,7 @@ class Made:
     window: Window
     truth: Truth
     expected: FloatArray
+    warmth: FloatArray
     clean: BoolArray
     blind: tuple[Interval, ...]
 
@@ -91,6 +94,8 @@ class _Course:
         Slow course about 1: drift, the time of day, experts that learn, longer sequences.
     phase
         What training is worth in this sample, 0..1, by what goes on beside it.
+    warmth
+        What of ``phase`` is warming up, 0..1.
     cause
         Which phase a sample is in, as an index into ``_PHASES``.
     """
@@ -102,6 +107,7 @@ class _Course:
     harder: bool
     level: FloatArray
     phase: FloatArray
+    warmth: FloatArray
     cause: IntArray
     clean: BoolArray
     idle: BoolArray
@@ -131,10 +137,10 @@ class _Course:
 
     def warm_up(self, row: int) -> None:
         """Ramp up from ``row`` on with the job's own time constant."""
-        since = np.arange(self.n - row)
-        self.phase[row:] *= 1 - self.ramp * np.exp(-since / self.tau)
-        # After five time constants less than 1 % is missing.
-        self.clean[row : row + round(5 * self.tau)] = False
+        ramp = 1 - self.ramp * np.exp(-np.arange(self.n - row) / self.tau)
+        self.phase[row:] *= ramp
+        self.warmth[row:] *= ramp
+        self.clean[row:] &= ramp > 0.5
 
     def stop(self, row: int) -> int:
         """Stop the job at ``row`` and bring it back; returns the row when it is back."""
@@ -163,7 +169,8 @@ def make(
     """
     rng = np.random.default_rng([seed, zlib.crc32(kind.name.encode()), number])
     course = _start(rng, round(kind.hours * PER_H), harder=kind.stress)
-    level, sigma = rng.uniform(0.2, 0.6), rng.uniform(0.003, 0.03)
+    # Evenly on a logarithmic scale, as befits a scale: most jobs are quieter than 1 point.
+    level, sigma = rng.uniform(0.2, 0.6), 0.003 * 10 ** rng.uniform(0, 1)
     phi, heavy = rng.uniform(0.0, 0.8), bool(rng.random() < 0.3)
     noise = _noise(rng, course.n, sigma=sigma, phi=phi, heavy=heavy)
     _slow_course(course)
@@ -203,6 +210,7 @@ def make(
             gpu=place,
         ),
         expected=(level * course.level)[keep],
+        warmth=course.warmth[keep],
         clean=course.clean[keep],
         blind=blind,
     )
@@ -217,6 +225,7 @@ def _start(rng: np.random.Generator, n: int, *, harder: bool) -> _Course:
         harder=harder,
         level=np.ones(n),
         phase=np.ones(n),
+        warmth=np.ones(n),
         cause=np.zeros(n, np.int64),
         clean=np.ones(n, bool),
         idle=np.zeros(n, bool),

@@ -1,8 +1,8 @@
 """The detector that knows everything but when: what no other can beat by much.
 
-It knows the job's undisturbed level, the law of its noise, the size of the change, and which
-samples a nuisance touches; these it leaves out. What remains is Page's CUSUM of the likelihood
-ratio of the noise's innovations.
+It knows the job's undisturbed level and how it warms up, the law of its noise, the size of the
+change, and which samples a nuisance touches; these it leaves out. What remains is Page's CUSUM
+of the likelihood ratio of the noise's innovations.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,8 @@ def scores(made: Made, factor: float) -> tuple[IntArray, FloatArray]:
     use = made.clean & np.isfinite(made.window.fields["ofu"])
     times_ms = made.window.times_ms[use]
     level, truth = made.expected[use], made.truth
-    residual = made.window.fields["ofu"][use] - level
+    # How a job warms up is known too, and its noise is smaller in the same measure.
+    residual = made.window.fields["ofu"][use] / made.warmth[use] - level
     shift = (1 - factor) * level
     # The next sample of the grid follows its neighbour's noise; one after a gap stands alone.
     next_to = np.append(False, np.diff(times_ms) < 1.5 * CADENCE_MS)

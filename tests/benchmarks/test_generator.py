@@ -18,7 +18,9 @@ def clean_mean(made: Made, start_ms: int, end_ms: int) -> float:
     """Clean samples over the undisturbed level, between two times."""
     times_ms = made.window.times_ms
     use = made.clean & (times_ms > start_ms) & (times_ms <= end_ms)
-    return float(np.nanmean(made.window.fields["ofu"][use] / made.expected[use]))
+    return float(
+        np.nanmean(made.window.fields["ofu"][use] / (made.expected * made.warmth)[use])
+    )
 
 
 def test_a_job_is_the_same_whichever_jobs_are_made_beside_it() -> None:
