@@ -83,6 +83,9 @@ class GpuColumns(Columns):
         Since when, and for how many samples, there has been evidence.
     fall
         By what share of its level it has fallen, once confirmed; 0 otherwise.
+    latest, same, repeat
+        The latest value, how many before it in a row were equal bit for bit, and the usual
+        share of such repeats: what tells a frozen exporter from coarse rounding.
     """
 
     count: IntArray
@@ -93,6 +96,9 @@ class GpuColumns(Columns):
     since_ms: IntArray
     run: IntArray
     fall: SmallArray
+    latest: SmallArray
+    same: SmallArray
+    repeat: SmallArray
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,5 +224,5 @@ def _blank_gpus(cells: int) -> GpuColumns:
 
     return GpuColumns(
         last_ms=zero(), count=zero(), level=none(), var=none(), slow=none(), sum=none(),
-        since_ms=zero(), run=zero(), fall=none(),
+        since_ms=zero(), run=zero(), fall=none(), latest=none(), same=none(), repeat=none(),
     )  # fmt: skip

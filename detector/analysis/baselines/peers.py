@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from detector.analysis.baselines.crew import JobColumns, PeersState
+from detector.analysis.baselines.crew import GpuColumns, JobColumns, PeersState
 from detector.analysis.baselines.rows import Found, unread
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected
 from detector.series import Duration, FloatArray, IntArray, Panel, SmallArray
@@ -38,10 +38,14 @@ _DIPPING = 0.7
 _NOISE_SAMPLES = 10
 # A single sample counts up to so many standard deviations in what a GPU teaches.
 _PULL = 2.5
-# Weight of a sample in the slow mean: 20 samples, longer than noise of phi 0.8 remembers.
-_SLOW = 0.05
-# Samples after which the slow mean has forgotten that it started at 0.
-_SLOW_SAMPLES = 40
+# The slow mean spans so many samples, or so long where there are more: longer than noise of
+# phi 0.8 remembers at 10 s. Of its length, so much must have passed before it counts.
+_SLOW_SAMPLES, _SLOW_MS, _SLOW_LENGTHS = 20, 200_000, 2
+# More samples than these it never spans: 1 s of cadence.
+_SLOW_MOST = 200
+# Bit-identical values: their share of all is taken for no less, and a run of them that is less
+# likely than this is a frozen exporter. Together, four repeats of values that never repeat.
+_LEAST_REPEAT, _FROZEN_CHANCE = 0.1, 3e-4
 # Relative noise of a sample at least: OFU comes rounded.
 _LEAST_SIGMA = 0.002
 # The slow mean is still too fast to hold all autocorrelation.
@@ -56,7 +60,7 @@ _HABIT_FACTOR = 2
 _TORN_SAMPLES, _TORN_MS = 30, 300_000
 # How long a refused candidate is not raised again, and after which silence a GPU's evidence
 # is void, or one that has fallen is gone. Chosen: several times what raising takes.
-_AGAIN_MS = 600_000
+_AGAIN_MS, _AGAIN_STEPS = 600_000, 10
 
 
 class Peers(
@@ -113,8 +117,11 @@ class _Row:
         fallen; of those, which are near their level. Shape ``(cells,)``.
     centre
         c. Shape ``(jobs,)``.
-    follow
-        With which weight a sample teaches once much has been seen. Shape ``(jobs,)``.
+    step_ms
+        Usual time between two samples that count. Shape ``(jobs,)``.
+    follow, slow
+        With which weight a sample teaches once much has been seen, and its weight in the
+        slow mean. Shape ``(jobs,)``.
     x, residual
         OFU, and e; the latter 0 where the GPU is not judged. Shape ``(cells,)``.
     sigma
@@ -129,7 +136,9 @@ class _Row:
     free: BoolArray
     steady: BoolArray
     centre: FloatArray
+    step_ms: FloatArray
     follow: FloatArray
+    slow: FloatArray
     x: SmallArray
     residual: SmallArray
     sigma: SmallArray
@@ -147,6 +156,10 @@ class _Row:
         if not cells.any():
             return np.zeros(len(self.size))
         return np.add.reduceat(cells.astype(np.float64), self.starts)
+
+    def silence_ms(self) -> IntArray:
+        """After which silence nothing is known of a GPU any more. Shape ``(cells,)``."""
+        return np.repeat(np.maximum(_AGAIN_MS, _AGAIN_STEPS * self.step_ms), self.size)
 
     def each(self, values: FloatArray) -> SmallArray:
         """Give each cell its job's value. Shape ``(cells,)``."""
@@ -230,8 +243,8 @@ def _step(
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         row = _read(peers, state, times_ms, x)
         whole, jobs = _gate(state, row)
-        use = np.repeat(whole, row.size) & row.known
-        state = _learnt(peers, replace(state, jobs=jobs), row, use)
+        use, gpus = _moving(state.gpus, row, np.repeat(whole, row.size) & row.known)
+        state = _learnt(peers, PeersState(jobs=jobs, gpus=gpus), row, use)
         state = _weighed(peers, state, row, use)
     if (state.gpus.fall > 0).any():
         state = _ended(peers, state, row, found)
@@ -241,14 +254,16 @@ def _step(
 def _read(peers: Peers, state: PeersState, times_ms: IntArray, x: SmallArray) -> _Row:
     """Return the sample against the job's centre."""
     jobs, gpus = state.jobs, state.gpus
-    step_ms = np.where(jobs.seen_ms > 0, times_ms - jobs.seen_ms, 0)
-    follow = np.clip(step_ms / peers.memory, _LEAST_WEIGHT, 1 / peers.memory_samples)
+    last_ms = np.where(jobs.seen_ms > 0, times_ms - jobs.seen_ms, 0)
+    follow = np.clip(last_ms / peers.memory, _LEAST_WEIGHT, 1 / peers.memory_samples)
+    step_ms = np.where(jobs.count > 0, times_ms - jobs.first_ms, 0) / np.maximum(jobs.count, 1)
+    slow = np.clip(step_ms / _SLOW_MS, 1 / _SLOW_MOST, 1 / _SLOW_SAMPLES)
     known = np.isfinite(x)
     judged = known & (gpus.level > _LEAST_SHARE)
     row = _Row(
         times_ms=times_ms, size=jobs.size, starts=state.starts, known=known, judged=judged,
         free=judged & (gpus.fall == 0), steady=judged,
-        centre=np.empty(0), follow=follow, x=x, residual=x,
+        centre=np.empty(0), step_ms=step_ms, follow=follow, slow=slow, x=x, residual=x,
         sigma=np.sqrt(gpus.var),
     )  # fmt: skip
     share = np.where(judged, x / gpus.level, np.float32(0))
@@ -305,6 +320,25 @@ def _gate(state: PeersState, row: _Row) -> tuple[BoolArray, JobColumns]:
     )
 
 
+def _moving(gpus: GpuColumns, row: _Row, use: BoolArray) -> tuple[BoolArray, GpuColumns]:
+    """Return of which GPUs the sample counts: not of those whose exporter is frozen.
+
+    Values repeat where they are rounded. A run of repeats that the usual share of them makes
+    too unlikely is none of those.
+    """
+    equal = row.known & (row.x == gpus.latest)
+    same = (gpus.same + np.float32(1)) * (equal | ~row.known)
+    usual = np.maximum(gpus.repeat, np.float32(_LEAST_REPEAT))
+    frozen = same * np.log(usual) < np.float32(np.log(_FROZEN_CHANCE))
+    taught = row.each(row.follow) * (row.known & ~frozen)
+    return use & ~frozen, replace(
+        gpus,
+        latest=np.where(row.known, row.x, gpus.latest),
+        same=same,
+        repeat=gpus.repeat + taught * (equal - gpus.repeat),
+    )
+
+
 def _learnt(peers: Peers, state: PeersState, row: _Row, use: BoolArray) -> PeersState:
     """Return the state with levels and noise after what healthy GPUs taught."""
     jobs, gpus = state.jobs, state.gpus
@@ -326,12 +360,15 @@ def _learnt(peers: Peers, state: PeersState, row: _Row, use: BoolArray) -> Peers
         level = np.where(new, gpus.level + weight * (ratio - gpus.level), level)
     most = np.maximum(pull, np.float32(4 * peers.slack))
     pulled = np.minimum(np.maximum(row.residual, -most), most)
-    mean = gpus.slow + np.float32(_SLOW) * (pulled - gpus.slow) * (use & row.judged)
-    settled = calm & row.steady & (gpus.count >= _SLOW_SAMPLES)
+    moved = row.each(row.slow) * (pulled - gpus.slow)
+    mean = gpus.slow + moved * (use & row.judged)
+    settled = calm & row.steady
     many = row.number(settled)
     square = row.total(mean * mean * settled) / many
-    share = np.maximum(1 / np.maximum(jobs.count - _SLOW_SAMPLES, 1), row.follow)
-    wide = np.where(many > 0, jobs.wide + share * (square - jobs.wide), jobs.wide)
+    count = jobs.count - np.rint(_SLOW_LENGTHS / row.slow)
+    share = np.maximum(1 / np.maximum(count, 1), row.follow)
+    telling = (many > 0) & (count > 0)
+    wide = np.where(telling, jobs.wide + share * (square - jobs.wide), jobs.wide)
     return PeersState(
         jobs=replace(jobs, wide=wide),
         gpus=replace(gpus, count=gpus.count + (calm | new), level=level, var=var, slow=mean),
@@ -356,7 +393,7 @@ def _weighed(peers: Peers, state: PeersState, row: _Row, use: BoolArray) -> Peer
     warm = gpus.count >= peers.first_samples
     warm &= np.repeat(row.times_ms - jobs.first_ms >= peers.first_span, row.size)
     counts = use & row.judged & (warm | lost)
-    void = times_ms - gpus.last_ms > _AGAIN_MS
+    void = times_ms - gpus.last_ms > row.silence_ms()
     total = np.maximum(gpus.sum * ~void + gain, np.float32(0))
     total = np.where(counts, np.minimum(total, row.each(bar)), gpus.sum)
     some = total > 0
@@ -376,7 +413,7 @@ def _inflation(state: PeersState, row: _Row, var: SmallArray) -> FloatArray:
     """By how much autocorrelation widens the noise of the jobs' GPUs. Shape ``(jobs,)``."""
     plain = row.total(var) / row.size
     # Variance of an exponential mean of white noise is this part of a sample's.
-    white = _SLOW / (2 - _SLOW)
+    white = row.slow / (2 - row.slow)
     return np.maximum(_MARGIN * state.jobs.wide / (white * plain), 1.0)
 
 
@@ -396,7 +433,7 @@ def _ended(peers: Peers, state: PeersState, row: _Row, found: Found) -> PeersSta
     jobs, gpus = state.jobs, state.gpus
     times_ms = np.repeat(row.times_ms, row.size)
     back = _full(peers, state, row) & (times_ms - gpus.since_ms >= peers.return_span)
-    gone = times_ms - gpus.last_ms > _AGAIN_MS
+    gone = times_ms - gpus.last_ms > row.silence_ms()
     over = (gpus.fall > 0) & (back | gone)
     if not over.any():
         return state
@@ -470,6 +507,7 @@ def _candidate(
         before=before,
         after=before * (1 - fall),
         scale=before * float(np.sqrt(gpus.var[mine][whose].mean())),
+        step_ms=int(row.step_ms[k]),
         gpus=tuple(whose.tolist()),
     )
 
