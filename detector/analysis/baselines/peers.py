@@ -44,8 +44,8 @@ _SLOW_SAMPLES, _SLOW_MS, _SLOW_LENGTHS = 20, 200_000, 2
 # More samples than these it never spans: 1 s of cadence.
 _SLOW_MOST = 200
 # Bit-identical values: their share of all is taken for no less, and a run of them that is less
-# likely than this is a frozen exporter. Together, four repeats of values that never repeat.
-_LEAST_REPEAT, _FROZEN_CHANCE = 0.1, 3e-4
+# likely than this is a frozen exporter: four repeats of values that never repeat.
+_LEAST_REPEAT, _FROZEN_CHANCE, _FROZEN_SAMPLES = 0.1, 3e-4, 4
 # Relative noise of a sample at least: OFU comes rounded.
 _LEAST_SIGMA = 0.002
 # The slow mean is still too fast to hold all autocorrelation.
@@ -328,8 +328,11 @@ def _moving(gpus: GpuColumns, row: _Row, use: BoolArray) -> tuple[BoolArray, Gpu
     """
     equal = row.known & (row.x == gpus.latest)
     same = (gpus.same + np.float32(1)) * (equal | ~row.known)
-    usual = np.maximum(gpus.repeat, np.float32(_LEAST_REPEAT))
-    frozen = same * np.log(usual) < np.float32(np.log(_FROZEN_CHANCE))
+    frozen = same >= _FROZEN_SAMPLES
+    some = np.flatnonzero(frozen)
+    if len(some):
+        usual = np.maximum(gpus.repeat[some], np.float32(_LEAST_REPEAT))
+        frozen[some] = usual ** same[some] < _FROZEN_CHANCE
     taught = row.each(row.follow) * (row.known & ~frozen)
     return use & ~frozen, replace(
         gpus,
