@@ -12,6 +12,10 @@ from detector.series import FloatArray, IntArray
 _RISING_SHARE = 0.1
 # ... and by so many mean deviations of the part's own samples (two in a row: 1 in 200).
 _RISING_DEVIATIONS = 2.5
+# A part ends where two samples in a row lie beyond so many standard deviations of a sample.
+_APART = 3.0
+# An excursion stands clear of the edge when its level is so many times as deep.
+_CLEAR = 1.33
 # Before the first low sample of an excursion at most so many usual steps count as part of it.
 # A real switch of precision reports its first sample after 5 steps of silence.
 _LEAD_STEPS = 6
@@ -63,8 +67,8 @@ def _start(
     lead_ms = np.minimum(times_ms[at] - state.seen_ms[at], _LEAD_STEPS * state.step_ms[at])
     start_ms = times_ms[at] - lead_ms.astype(np.int64)
     state.dip_ms[at] = start_ms
-    for name in ("dip_low", "dip_count", "dip_back", "part_count", "part_off",
-                 "steady_up"):  # fmt: skip
+    for name in ("dip_low", "dip_count", "dip_back", "spent_ms", "main_ms", "part_count",
+                 "part_off", "steady_up"):  # fmt: skip
         getattr(state, name)[at] = 0
     state.dip_still[at] = _silent(baseline, state, at, times_ms)
     state.part_ms[at] = state.steady_ms[at] = start_ms
@@ -82,13 +86,17 @@ def _silent(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray
 def _continue(
     baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, values: FloatArray
 ) -> None:
+    silent = _silent(baseline, state, at, times_ms)
+    if silent.any():
+        # The job may have been restarted meanwhile: what comes after is another excursion.
+        _learn_parts(baseline, state, at[silent], state.seen_ms[at[silent]])
+        _start(baseline, state, at[silent], times_ms, values)
     value = values[at]
     state.dip_count[at] += 1
     _watch_climb(state, at, value)
     _watch_part(baseline, state, at, value)
-    # What comes after a standstill or a silence is timed from its end.
+    # What comes after a standstill is timed from its end.
     still = value < baseline.still * state.level[at]
-    still |= _silent(baseline, state, at, times_ms)
     state.dip_still[at] |= still
     state.steady_ms[at] = np.where(still, times_ms[at], state.steady_ms[at])
 
@@ -115,6 +123,8 @@ def _watch_part(baseline: Level, state: LevelState, at: IntArray, value: FloatAr
     """Cut the excursion where the level moves: two samples in a row off the same side."""
     part, deviation = state.part_level[at], state.part_dev[at]
     beyond = np.maximum(baseline.habit_width * state.level[at], _RISING_DEVIATIONS * deviation)
+    # Neighbours that are alike hide the noise from the difference of two samples.
+    beyond = np.maximum(beyond, _APART * state.scale[at] * part / state.level[at])
     moved = value - part
     side = np.where(abs(moved) > beyond, np.sign(moved), 0).astype(np.int64)
     before = state.part_off[at]
@@ -122,38 +132,75 @@ def _watch_part(baseline: Level, state: LevelState, at: IntArray, value: FloatAr
     off = np.where(same, before + side, side)
     state.part_off_ms[at] = np.where(same, state.part_off_ms[at], state.seen_ms[at])
     state.part_off_sum[at] = np.where(same, state.part_off_sum[at], 0.0) + value
-    cut = abs(off) >= _BACK
-    if cut.any():
-        some = at[cut]
-        learn(
-            baseline, state, some, relative=part[cut] / state.level[some],
-            lasted_ms=state.part_off_ms[some] - state.part_ms[some],
-        )  # fmt: skip
     count = np.where(side != 0, state.part_count[at], state.part_count[at] + 1)
     # The gain's floor lets a part follow a slow slide; a mean over all of it would not.
     gain = np.where(side != 0, 0.0, np.maximum(1 / np.maximum(count, 1), 0.05))
     # From one sample to the next, so that a ramp's slope is not taken for noise.
     previous = state.ring[at, (state.count[at] - 2) % RING]
     jump = np.minimum(abs(value - previous), 4 * deviation)
-    spread = deviation + 0.1 * (jump - deviation)
-    state.part_level[at] = np.where(cut, state.part_off_sum[at] / _BACK, part + gain * moved)
-    state.part_dev[at] = np.where(cut, state.scale[at], spread)
-    state.part_count[at] = np.where(cut, _BACK, count)
-    state.part_ms[at] = np.where(cut, state.part_off_ms[at], state.part_ms[at])
-    state.part_off[at] = np.where(cut, 0, off)
+    state.part_level[at] = part + gain * moved
+    state.part_dev[at] = deviation + 0.1 * (jump - deviation)
+    state.part_count[at] = count
+    state.part_off[at] = off
+    cut = at[abs(off) >= _BACK]
+    if len(cut):
+        # A sample or two on the way to where it stays are no part of their own.
+        long = state.part_count[cut] > _BACK
+        state.part_off_ms[cut] = np.where(long, state.part_off_ms[cut], state.part_ms[cut])
+        _close_part(baseline, state, cut[long])
+        _open_part(baseline, state, cut)
+
+
+def _close_part(baseline: Level, state: LevelState, at: IntArray) -> None:
+    """Keep the part if it is the longest so far; of the others only their time is kept."""
+    relative = state.part_level[at] / state.level[at]
+    lasted_ms = state.part_off_ms[at] - state.part_ms[at]
+    longest = lasted_ms >= state.main_ms[at]
+    other = np.where(longest, state.main_level[at], relative)
+    other_ms = np.where(longest, state.main_ms[at], lasted_ms)
+    state.main_level[at] = np.where(longest, relative, state.main_level[at])
+    state.main_ms[at] = np.where(longest, lasted_ms, state.main_ms[at])
+    state.spent_ms[at] += unexplained_ms(
+        baseline, state, at, relative=other, lasted_ms=other_ms
+    )
+    known = other_ms > 0
+    learn(baseline, state, at[known], relative=other[known], lasted_ms=other_ms[known])
+
+
+def _open_part(baseline: Level, state: LevelState, at: IntArray) -> None:
+    """Begin a part where the last samples lie; back at the longest one's level, go on with it.
+
+    A checkpoint in the middle of an evaluation, or of a lasting fall, interrupts it only.
+    """
+    mean = state.part_off_sum[at] / _BACK
+    again = abs(mean / state.level[at] - state.main_level[at]) <= baseline.habit_width
+    climbed = ~again & (mean > state.part_level[at])
+    state.steady_ms[at] = np.where(climbed, state.part_off_ms[at], state.steady_ms[at])
+    state.part_level[at] = np.where(again, state.main_level[at] * state.level[at], mean)
+    state.part_ms[at] = state.part_off_ms[at] - np.where(again, state.main_ms[at], 0)
+    state.main_ms[at] = np.where(again, 0, state.main_ms[at])
+    state.part_dev[at] = state.scale[at]
+    state.part_count[at] = _BACK
+    state.part_off[at] = 0
 
 
 def _end(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray) -> None:
-    """Learn how its last part went, and forget it."""
-    learn(
-        baseline, state, at, relative=state.part_level[at] / state.level[at],
-        lasted_ms=state.dip_back_ms[at] - state.part_ms[at],
-    )  # fmt: skip
+    """Learn how it went, and forget it."""
+    _learn_parts(baseline, state, at, state.dip_back_ms[at])
     state.dip_ms[at] = 0
     # The last of a warm-up is a small fall that ends by itself; a deep one is still news.
     warm = at[state.dip_still[at]]
     state.quiet_ms[warm] = times_ms[warm] + baseline.tail
     state.quiet_level[warm] = (1 - baseline.deep) * state.level[warm]
+
+
+def _learn_parts(baseline: Level, state: LevelState, at: IntArray, end_ms: IntArray) -> None:
+    """Learn the longest and the last part of excursions that ended then."""
+    known = at[state.main_ms[at] > 0]
+    learn(baseline, state, known, relative=state.main_level[known],
+          lasted_ms=state.main_ms[known])  # fmt: skip
+    learn(baseline, state, at, relative=state.part_level[at] / state.level[at],
+          lasted_ms=end_ms - state.part_ms[at])  # fmt: skip
 
 
 def learn(
@@ -193,7 +240,9 @@ def unknown_ms(
     """Return how long a fall to ``relative`` must last when no habit explains it."""
     age_ms = (onset_ms - state.first_ms[at]).astype(np.float64)
     floor = np.where(relative < 0.5, float(baseline.half_floor), float(baseline.floor))
-    wait = np.clip(baseline.share * age_ms, floor, np.maximum(floor, baseline.cap))
+    seen = np.maximum(age_ms / float(baseline.met), 1.0)
+    cap = np.maximum(float(baseline.young_cap) / seen**2, float(baseline.cap))
+    wait = np.clip(baseline.share * age_ms, floor, np.maximum(floor, cap))
     standing = np.clip(
         baseline.still_share * age_ms, float(baseline.half_floor), float(baseline.still_cap)
     )
@@ -208,7 +257,24 @@ def habit_ms(
     width = baseline.habit_width + state.scale[at] / state.level[at]
     alike = abs(state.habit_level[at] - relative[:, None]) <= width[:, None]
     longest = np.where(alike, state.habit_ms[at], 0).max(axis=1)
-    return np.asarray(np.minimum(baseline.habit_factor * longest, float(baseline.patience)))
+    wait = np.minimum(baseline.habit_factor * longest, longest + float(baseline.habit_slack))
+    return np.asarray(np.minimum(wait, float(baseline.patience)))
+
+
+def unexplained_ms(
+    baseline: Level, state: LevelState, at: IntArray, *, relative: FloatArray,
+    lasted_ms: IntArray,
+) -> FloatArray:  # fmt: skip
+    """Return how much of a part's time its kind does not explain.
+
+    An excursion of any course is news once this sums up to what an unknown one is given.
+    """
+    unknown = unknown_ms(
+        baseline, state, at, onset_ms=state.dip_ms[at], relative=np.ones(len(at))
+    )
+    wait = unknown_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=relative)
+    wait = np.maximum(wait, habit_ms(baseline, state, at, relative=relative))
+    return np.maximum(lasted_ms - (wait - unknown), 0.0)
 
 
 def raise_long(
@@ -225,14 +291,22 @@ def raise_long(
     # A standstill shows in two samples; its part's level may still be on its way down.
     lowest = np.minimum(values[at], state.ring[at, (state.count[at] - 2) % RING])
     relative = np.where(lowest < baseline.still * level, 0.0, part / level)
-    wait = unknown_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=relative)
-    lasted = now - state.dip_ms[at]
-    # After a standstill comes a ramp: it must have stopped for the whole wait, not half of it.
-    steady = wait * np.where(state.dip_still[at], 1.0, 0.5)
-    believed = (lasted >= wait) & ((now - state.steady_ms[at] >= steady) | (relative <= 0))
-    # Phases follow each other: what is held to a habit is the present one.
-    known = habit_ms(baseline, state, at, relative=relative)
-    believed &= (now - state.part_ms[at] >= known) | (lasted >= baseline.patience)
+    wait = unknown_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=np.ones(len(at)))
+    # Among the noise, and in the last of a warm-up, a fall must last longer to be seen as one.
+    clear = np.where(state.dip_still[at], edge(baseline, state)[at], 3 * state.scale[at])
+    longer = np.where(level - part < _CLEAR * clear, 2.0, 1.0)
+    wait = wait * longer
+    present = unexplained_ms(
+        baseline, state, at, relative=relative, lasted_ms=now - state.part_ms[at]
+    )
+    spent = state.spent_ms[at] + unexplained_ms(
+        baseline, state, at, relative=state.main_level[at], lasted_ms=state.main_ms[at]
+    )
+    # After a standstill comes a ramp: it must have stopped for longer than a share of the wait.
+    steady = np.where(state.dip_still[at], longer * float(baseline.climb), 0.5 * wait)
+    believed = (present > 0) & (present + spent >= wait)
+    believed |= ~state.dip_still[at] & (now - state.dip_ms[at] >= baseline.patience)
+    believed &= (now - state.steady_ms[at] >= steady) | (relative <= 0)
     believed &= part <= level - 0.75 * edge(baseline, state)[at]
     believed &= (now >= state.quiet_ms[at]) | (part < state.quiet_level[at])
     for k in at[believed]:

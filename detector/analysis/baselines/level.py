@@ -1,11 +1,12 @@
 """The level baseline: its settings, and what it remembers of a series.
 
 A job is held to its own usual level, its noise and its habits. A fall is found in two ways. An
-*excursion* is a deep fall that lasts longer than what this job is known to do and longer than a
-share of its age: how long a phase of an unknown job may last is unknown by orders of
-magnitude, and the only yardstick is the time it went without one. A *drift* is a small lasting
-shift, accumulated over block means. What happens inside an excursion teaches the level nothing;
-how it ended teaches a habit.
+*excursion* is a deep fall that lasts longer than what this job is known to do. What it may do
+that it has not shown yet depends on its age: at first how long a phase lasts is unknown by
+orders of magnitude, and the only yardstick is the time it went without one; later the phases
+that recur every hour have been met, and a fall of another kind is news within minutes. A
+*drift* is a small lasting shift, accumulated over block means. What happens inside an excursion
+teaches the level nothing; how it ended teaches a habit.
 """
 
 from dataclasses import dataclass, fields
@@ -20,7 +21,7 @@ from detector.series import Duration, FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
-VERSION = 1
+VERSION = 2
 """Grows with every change of the state's meaning; older packed states then start cold."""
 
 # Samples kept per column: a robust level from a minute of 1 s samples.
@@ -29,6 +30,10 @@ RING = 64
 MEANS = 8
 # Kinds of dips remembered per column: checkpoints, evaluations, restarts and some variants.
 HABITS = 8
+
+# Noise below this share of the level is not believed: quantised or very quiet series would
+# otherwise alarm on what nobody would call a change.
+LEAST_SCALE = 0.002
 
 EXCURSION, DRIFT, FROZEN = 1, 2, 3
 """Codes of what a column raised and nobody has settled yet; 0 is nothing."""
@@ -59,21 +64,28 @@ class Level(
         Least depth in standard deviations of a sample, so that noise starts no excursion.
     min_samples
         Least samples of an excursion. Chosen: real healthy series read low up to 3 in a row.
-    share, floor, cap
+    share, floor, young_cap, met, cap
         An excursion of an unknown kind must outlast ``share`` of the job's age before it,
-        within ``floor`` and ``cap``. Cap: above the 3 min of nearly all checkpoints.
+        at least ``floor``, at most ``young_cap``; from the age ``met`` on at most ``young_cap
+        (met / age)^2``, but at least ``cap``. Origin: evaluations recur about hourly and take
+        2 to 10 min, so at one and a half hours an older habit has been met; nearly all
+        checkpoints take less than 3 min.
     half_floor
         The floor below half of the level, where unannounced checkpoints lie.
     still, still_share, still_cap
         Below ``still`` of the level nothing runs at all: a restart or a hang. A restart takes
         2 to 20 min, hence the longer cap.
+    climb
+        After a standstill or a silence a fall must not have climbed for so long. Chosen: a
+        warm-up with a time constant of 5 min closes 63 % of the gap in it.
     tail
         After a restart, for how long small falls are its warm-up. Chosen: the slowest warm-up
         seen has a time constant of 5 min, and 5 % are left of it after three of them.
-    habit_width, habit_factor, patience
+    habit_width, habit_factor, habit_slack, patience
         A dip is of a known kind when its level is within ``habit_width`` of it (share of the
-        baseline), and must outlast the longest of its kind ``habit_factor`` times, at most
-        ``patience``. Origin: the bake-off's best trade, factors of 2 to 3 and 25 min.
+        baseline), and must outlast the longest of its kind ``habit_factor`` times, or by
+        ``habit_slack`` where that is less, at most ``patience``. Origin: one checkpoint in 50
+        takes twice as long, and what is long enough for twice to hurt varies by a tenth.
     min_effect
         Least relative size of a drift worth an alarm. Chosen: healthy series wander by 3 %.
     evidence
@@ -101,7 +113,10 @@ class Level(
     min_samples: int = 4
     share: float = 0.2
     floor: Duration = Duration(60_000)
-    cap: Duration = Duration(300_000)
+    cap: Duration = Duration(180_000)
+    young_cap: Duration = Duration(570_000)
+    met: Duration = Duration(5_400_000)
+    climb: Duration = Duration(300_000)
     half_floor: Duration = Duration(150_000)
     still: float = 0.02
     still_share: float = 0.3
@@ -109,6 +124,7 @@ class Level(
     tail: Duration = Duration(900_000)
     habit_width: float = 0.06
     habit_factor: float = 2.0
+    habit_slack: Duration = Duration(300_000)
     patience: Duration = Duration(1_500_000)
     min_effect: float = 0.05
     evidence: float = 12.0
@@ -154,6 +170,9 @@ class LevelState(Columns):
     dip_ms, dip_low, dip_count, dip_back, dip_back_ms, dip_still
         The excursion: start, low samples, all samples, samples back inside in a row, end of
         the last sample before those, whether it stood still or was silent.
+    spent_ms, main_level, main_ms
+        Of the excursion's former parts: level (relative to the baseline) and duration of the
+        longest, and how much time of the others no habit explains.
     part_ms, part_level, part_dev, part_count
         The excursion's present part, between two moves of the level: its start, level, mean
         difference of two samples, samples.
@@ -208,6 +227,9 @@ class LevelState(Columns):
     dip_back: IntArray
     dip_back_ms: IntArray
     dip_still: BoolArray
+    spent_ms: FloatArray
+    main_level: FloatArray
+    main_ms: IntArray
     part_ms: IntArray
     part_level: FloatArray
     part_dev: FloatArray

@@ -23,6 +23,7 @@ def step(
             dipping = excursion.extend(baseline, state, times_ms, values)
             excursion.raise_long(baseline, state, times_ms, values, found)
             healthy = known & ~dipping & ~standing.suspect_runs(state)
+            standing.follow_scale(baseline, state, values, healthy=healthy)
             trend.fill_blocks(baseline, state, times_ms, values, healthy=healthy, found=found)
         if not known.all():
             trend.first_level(baseline, state, times_ms)

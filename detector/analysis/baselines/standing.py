@@ -4,11 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from detector.analysis.baselines.excursion import learn
+from detector.analysis.baselines.excursion import edge, learn
 from detector.analysis.baselines.level import (
     DRIFT,
     EXCURSION,
     FROZEN,
+    LEAST_SCALE,
+    RING,
     BoolArray,
     Level,
     LevelState,
@@ -29,6 +31,10 @@ _THAWED = 3
 _RUN_FACTOR = 4
 # Identical values in a row from which on a run teaches nothing.
 _SUSPECT_RUN = 5
+# Samples over which the noise is measured. Chosen: half an hour of 10 s samples.
+_SCALE_SAMPLES = 180
+# More standard deviations than this from the level count as so many.
+_FAR = 4.0
 
 
 def settled(
@@ -186,6 +192,27 @@ def watch_runs(
                 step_ms=int(state.step_ms[k]),
             )
         )
+
+
+def follow_scale(
+    baseline: Level, state: LevelState, values: FloatArray, *, healthy: BoolArray
+) -> None:
+    """Move the noise of a sample a little towards what two healthy ones differ by.
+
+    From a block's length ago: neighbours are too alike, and the distance from the level would
+    take a level that lags behind for noise.
+    """
+    former = state.ring[
+        np.arange(len(values)), (state.count - 1 - baseline.block_samples) % RING
+    ]
+    use = healthy & (former >= state.level - edge(baseline, state))
+    off = np.minimum(abs(values - former), _FAR * state.scale)
+    gain = np.where(use, 1 / np.clip(state.count, RING, _SCALE_SAMPLES), 0.0)
+    # 0.886: standard deviation over the mean difference of two, for a normal.
+    scale = np.maximum(
+        state.scale + gain * (0.886 * off - state.scale), LEAST_SCALE * state.level
+    )
+    state.scale[:] = np.where(use, scale, state.scale)
 
 
 def suspect_runs(state: LevelState) -> BoolArray:

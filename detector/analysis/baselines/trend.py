@@ -5,6 +5,7 @@ import numpy as np
 from detector.analysis.baselines.excursion import edge, habit_ms, learn, unknown_ms
 from detector.analysis.baselines.level import (
     DRIFT,
+    LEAST_SCALE,
     MEANS,
     RING,
     BoolArray,
@@ -17,10 +18,8 @@ from detector.analysis.change import Candidate, Shift
 from detector.analysis.cusum import fall_evidence
 from detector.series import FloatArray, IntArray
 
-# Noise below this share of the level is not believed: quantised or very quiet series would
-# otherwise alarm on what nobody would call a change.
-_LEAST_SCALE = 0.002
-# The same for block means. A third of the least drift of 5 % would be 0.017.
+# Noise of block means below this share of the level is not believed. A third of the least
+# drift of 5 % would be 0.017.
 _LEAST_BLOCK_SCALE = 0.005
 # Blocks agree, and the level has settled, within this share of the level.
 _AGREEMENT = 0.02
@@ -93,7 +92,7 @@ def usual(samples: FloatArray) -> tuple[FloatArray, FloatArray]:
     off = abs(healthy - level[:, None])
     # The mean beside the median: a saw-tooth has a median deviation near 0.
     scale = np.maximum(1.4826 * np.nanmedian(off, axis=1), 1.2533 * np.nanmean(off, axis=1))
-    return level, np.maximum(scale, _LEAST_SCALE * level)
+    return level, np.maximum(scale, LEAST_SCALE * level)
 
 
 def fill_blocks(
@@ -109,11 +108,6 @@ def fill_blocks(
     width = edge(baseline, state)
     # Upwards a block must be able to rise, but a glitch of one sample must not lift it.
     value = np.clip(values, state.level - width, 2 * state.level)
-    off = np.minimum(abs(value - state.level), 4 * state.scale)
-    # 1.2533: mean absolute deviation to standard deviation of a normal sample.
-    moved = state.scale + 0.02 * (1.2533 * off - state.scale)
-    moved = np.maximum(moved, _LEAST_SCALE * state.level)
-    state.scale = np.where(healthy & state.settled & (state.evidence <= 0), moved, state.scale)
     opening = healthy & (state.block_count == 0)
     state.block_ms = np.where(opening, state.seen_ms, state.block_ms)
     state.block_sum = np.where(opening, 0.0, state.block_sum) + np.where(healthy, value, 0.0)
