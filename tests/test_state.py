@@ -202,9 +202,9 @@ def test_a_shard_that_cannot_be_read_starts_cold_with_its_incidents_and_no_other
 def test_a_state_of_another_version_starts_cold(content: Content) -> None:
     state = grown(content, "a")
     old = dict(saved_of(state, shard_of("a")).states)
-    old["ofu"] = msgspec.msgpack.encode(
-        (["a"], columns.packed(state.watches["ofu"].state, 999))
-    )
+    ofu = state.watches["ofu"].state
+    assert isinstance(ofu, columns.Columns)
+    old["ofu"] = msgspec.msgpack.encode((["a"], columns.packed(ofu, 999)))
     assert restore(content, [saved_of(state, shard_of("a"), states=old)]).cursors == {}
 
 

@@ -91,7 +91,9 @@ def test_the_summary_says_what_when_how_fast_how_big_and_how_it_ended() -> None:
     assert re.match(r"lora70b_gb300x8_r6 +\w+ +\w+ +2025-10-08 06:40:\d\d +\d+ s +-35", first)
     assert first.endswith("open")
     assert re.match(r"perfci_robust +rise +none +2020-09-13 .* \+6\.8 % .* followed", rise)
-    assert re.match(r"perfci_robust +\w+ +\w+ +2020-09-13 .* -[67]\.\d % .* recovered in", second)
+    assert re.match(
+        r"perfci_robust +\w+ +\w+ +2020-09-13 .* -[67]\.\d % .*recovered in", second
+    )
     assert total.startswith("3 jobs, 1,128 samples over ")
     assert "2 incidents in 2 jobs (" in total
     assert rises == "1 lasting rise became the new baseline, without an alert."
