@@ -57,6 +57,7 @@ def _heard(made: Made, found: Sequence[Incident]) -> Heard:
         truth=made.truth,
         alarms=tuple(sorted(item.detected_ms for item in alarms)),
         pages=tuple(sorted(i.detected_ms for i in alarms if i.severity in _PAGING)),
+        named=tuple(sorted(i.detected_ms for i in alarms if i.gpus)),
     )
 
 

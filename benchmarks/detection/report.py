@@ -51,7 +51,7 @@ def figures(heard: Mapping[str, Sequence[Heard]]) -> Figures:
     out: Figures = {}
     for name, items in heard.items():
         if CLASSES[name].kind == "quiet":
-            rate, pages = false_alarms(items), false_alarms(items, pages=True)
+            rate, pages = quiet_rate(name, items), false_alarms(items, which="pages")
             out[name] = {"false_alarms": _rate(rate), "pages": _rate(pages)}
         elif CLASSES[name].kind == "rise":
             out[name] = {"called_a_drop": recall(items).value, "jobs": len(items)}
@@ -60,6 +60,14 @@ def figures(heard: Mapping[str, Sequence[Heard]]) -> Figures:
             paged = recall(items, within_ms=PAGE_MS, pages=True)
             out[name]["paged_in_15_min"] = paged.value
     return out
+
+
+def quiet_rate(name: str, items: Sequence[Heard]) -> Rate:
+    """Return the false alarms that a class of quiet jobs is there for.
+
+    Where GPUs report one by one it is those that name GPUs: the job's mean has its own class.
+    """
+    return false_alarms(items, which="named" if CLASSES[name].gpus else "alarms")
 
 
 def _rate(rate: Rate) -> dict[str, float]:
@@ -114,7 +122,7 @@ def rows(heard: Mapping[str, Sequence[Heard]]) -> list[tuple[str, ...]]:
 
 
 def _quiet_row(name: str, items: Sequence[Heard]) -> tuple[str, ...]:
-    rate, pages = false_alarms(items), false_alarms(items, pages=True)
+    rate, pages = quiet_rate(name, items), false_alarms(items, which="pages")
     low, high = rate.interval
     goal = RATES.get(name)
     return (

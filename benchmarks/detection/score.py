@@ -8,6 +8,7 @@ when an incident *starts* within an hour of it: one that was open already does n
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -32,12 +33,15 @@ class Heard:
     ----------
     pages
         Those among the alarms that would wake somebody.
+    named
+        Those that name GPUs.
     """
 
     kind: str
     truth: Truth
     alarms: tuple[int, ...]
     pages: tuple[int, ...] = ()
+    named: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +127,13 @@ def incidents(alarms: Sequence[int]) -> list[int]:
     return starts
 
 
-def false_alarms(heard: Sequence[Heard], *, pages: bool = False) -> Rate:
+def false_alarms(
+    heard: Sequence[Heard], *, which: Literal["alarms", "pages", "named"] = "alarms"
+) -> Rate:
     """Return incidents per job-day of quiet jobs, the learning hour not counted."""
     events, exposure = 0, 0.0
     for item in heard:
-        events += len(incidents(item.pages if pages else item.alarms))
+        events += len(incidents(getattr(item, which)))
         exposure += (CLASSES[item.kind].hours * 3_600_000 - LEARNING_MS) / DAY_MS
     return Rate(events=events, exposure=exposure)
 

@@ -9,6 +9,7 @@ from benchmarks.detection.generator import START_MS, Truth, make
 from benchmarks.detection.optimum import Optimum
 from benchmarks.detection.page import put
 from benchmarks.detection.peer import alarms
+from benchmarks.detection.report import quiet_rate
 from benchmarks.detection.rivals import Tried, chosen
 from benchmarks.detection.score import (
     GROUP_MS,
@@ -186,3 +187,9 @@ def test_the_optimum_is_what_a_cusum_needs() -> None:
         for _ in range(400)
     ]
     assert np.mean(delays) == pytest.approx(optimum_ms(case) / 10_000, rel=0.08)
+
+
+def test_where_gpus_report_one_by_one_only_alarms_that_name_some_are_false() -> None:
+    item = Heard(kind="quiet64", truth=truth(), alarms=(FIRST, FIRST + HOUR), named=(FIRST,))
+    assert quiet_rate("quiet64", [item]).events == 1
+    assert quiet_rate("quiet", [item]).events == 2
