@@ -120,13 +120,48 @@ def inherited(old: Incident, fresh: Incident) -> Incident:
     """Return the incident that takes over from ``old``, with the metrics that are still away.
 
     Not those that moved the other way: a rise may stay for good, and would keep open what
-    came after it.
+    came after it. A further drop is counted from where the first one began: a decline in steps
+    of a tenth is told as what it adds up to.
     """
-    kept = old.away if old.direction == fresh.direction else ()
+    onwards = old.direction == fresh.direction
+    kept = old.away if onwards else ()
+    if onwards and old.metric == fresh.metric and old.before.value > 0:
+        change = max(fresh.after.value / old.before.value - 1, -1.0)
+        fresh = replace(fresh, before=old.before, relative_change=change)
     return replace(
         fresh,
         away=tuple(dict.fromkeys((*kept, *fresh.away))),
         supersedes=old.id if old.opened_ms is not None else None,
+    )
+
+
+def graver(known: Incident, fresh: Incident) -> Incident:
+    """Return the incident told as the graver finding tells it; it is still the same trouble.
+
+    A job that first lost a tenth of its tokens and now stands still is a hang, whatever its
+    first loss was called.
+    Its identity and its onset stay those that it was first told with.
+    """
+    named = known if known.kind == fresh.kind else fresh
+    return replace(
+        known,
+        severity=fresh.severity,
+        kind=named.kind,
+        rule=named.rule,
+        summary=fresh.summary,
+        runbook=named.runbook,
+        recommended_action=named.recommended_action,
+        ruled_out=named.ruled_out,
+        metric=fresh.metric,
+        direction=fresh.direction,
+        cause=fresh.cause,
+        confidence=fresh.confidence,
+        before=fresh.before,
+        after=fresh.after,
+        relative_change=fresh.relative_change,
+        before_samples=fresh.before_samples,
+        after_samples=fresh.after_samples,
+        measured_ms=None,
     )
 
 

@@ -25,6 +25,7 @@ from detector.incident.finding import (
     begun,
     flapped,
     flaps,
+    graver,
     inherited,
     merged,
     rank,
@@ -351,7 +352,7 @@ class _Life:
         incident = replace(incident, news_ms=at)
         worse = rank(fresh.severity) > rank(incident.severity)
         if worse:
-            incident = replace(incident, severity=fresh.severity)
+            incident = graver(incident, fresh)
         if incident.opened_ms is None:
             self._record(incident)
         elif worse:

@@ -601,3 +601,31 @@ def test_measuring_does_not_depend_on_how_time_was_cut(step_s: int) -> None:
         steps += pieces.transitions
     assert tuple(steps) == whole.transitions
     assert pieces.incidents == whole.incidents
+
+
+def test_a_hang_behind_a_small_loss_is_told_as_the_hang_it_is() -> None:
+    small = found(60, metric="tokens", severity="warning", after=0.36)
+    hang = found(100, onset_s=50, kind="hang", severity="critical", after=0.0)
+    lived = live(small, hang)
+    assert told(lived) == ["60 opened", "100 escalated"]
+    (incident,) = lived.incidents
+    assert (incident.kind, incident.rule, incident.metric) == ("hang", "hang", "ofu")
+    assert incident.relative_change == -1.0
+    assert incident.id == live(small).incidents[0].id
+
+
+def test_a_decline_in_steps_is_told_as_what_it_adds_up_to() -> None:
+    first = found(60, after=0.36)
+    later = replace_finding(
+        found(1_000, onset_s=900, after=0.30),
+        change=dataclasses.replace(
+            found(1_000, onset_s=900, after=0.30).finding.change,
+            before=Estimate(value=0.36, low=0.36, high=0.36),
+            relative_change=0.30 / 0.36 - 1,
+        ),
+    )
+    lived = live(first, later)
+    assert told(lived) == ["60 opened", "1000 resolved: superseded", "1000 opened"]
+    newest = lived.incidents[-1]
+    assert newest.before.value == 0.4
+    assert newest.relative_change == pytest.approx(-0.25)
