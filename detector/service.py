@@ -34,6 +34,7 @@ from detector.incident.ledger import SHARDS, Action, Commit, Saved
 from detector.incident.route import Destination
 from detector.notify.dispatch import Dispatcher
 from detector.receivers import receivers
+from detector.series import iso
 from detector.state import FleetState, restore
 from detector.store.connection import Store, inspect, open_store, problems
 from detector.store.history import History
@@ -134,7 +135,7 @@ class Service:
         self._passing, self._renewing = threading.Lock(), threading.Lock()
         self._trouble: dict[str, str] = {}
         self._unfit: frozenset[str] = frozenset()
-        self._late = False
+        self._late = self._blind = False
         self._held: Held | None = None
         self._leading: _Leading | None = None
         self.counters = Counters()
@@ -154,6 +155,8 @@ class Service:
         self._ledger = Ledger(client, keys)
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._lease = Lease(client, keys, owner, ttl_ms=self._lease_ms)
+        if store.server is not None and store.server.owned:
+            self._lease.evict()
         # Charts are drawn in other threads: they have a reader of their own.
         reader = History(client, keys, config.history)
         # One for each receiver, in a thread of its own: one that hangs holds up no other.
@@ -277,7 +280,23 @@ class Service:
         self.counters.ticks += 1
         self.counters.entries += report.entries
         self.counters.last_tick_ms = now_ms
+        if not report.more:
+            self._look_for_silence(leading.state.watermark_ms, now_ms=now_ms)
         return report.more
+
+    def _look_for_silence(self, newest_ms: int, *, now_ms: int) -> None:
+        """Say once that no job at all reports any more: it is the watcher that is blind."""
+        silent = newest_ms > 0 and now_ms - newest_ms > self._config.tick.silent
+        if silent != self._blind:
+            self._blind = silent
+            if silent:
+                self._log.error(
+                    "fleet_silent",
+                    newest=iso(newest_ms),
+                    action="nothing is watched until histories grow again; look at the writers",
+                )
+            else:
+                self._log.info("fleet_heard", newest=iso(newest_ms))
 
     def _checkpoint(self, passes: int) -> range:
         """Return the shards to save now: all of them once in ``[tick] checkpoint``."""

@@ -92,7 +92,8 @@ def test_a_long_catch_up_is_made_in_slices_while_the_lead_is_kept(
         if 0 <= ofu <= 1
     ]
     history.write_many(samples)
-    config = plain(tmp_path, valkey, more='[history]\nslice = 60\nstream = "6h"\n')
+    history_table = '[history]\nslice = 60\nstream = "8h"\nfirst_look = "8h"\n'
+    config = plain(tmp_path, valkey, more=history_table)
     renewals = 0
 
     class Slow(Clock):
@@ -211,3 +212,23 @@ def test_it_stops_between_deliveries_and_the_rest_is_kept(
     with watching(config, Clock()) as service:
         service.deliver()
     assert told(loopback) == [("opened", 1)]
+
+
+def test_a_fleet_that_falls_silent_is_said_once_and_so_is_its_return(
+    redis_client: redis.Redis, valkey: str, tmp_path: Path
+) -> None:
+    clock = Clock()
+    service = Service(plain(tmp_path, valkey), content(), clock=clock)
+    key = Keys().samples("only")
+    redis_client.xadd(key, {"v": "0.4"}, id=f"{clock.now_ms - 10_000}-0")
+    with capture_logs() as events:
+        service.renew()
+        for minutes in (0, 14, 16, 17, 30):
+            clock.now_ms = END_MS + minutes * 60_000
+            service.renew()
+            service.tick()
+        redis_client.xadd(key, {"v": "0.4"}, id=f"{clock.now_ms - 10_000}-0")
+        service.tick()
+    service.close()
+    told = [event["event"] for event in events if event["event"].startswith("fleet_")]
+    assert told == ["fleet_silent", "fleet_heard"]

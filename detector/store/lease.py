@@ -81,6 +81,17 @@ class Lease:
             self._drop(keys=keys, args=[self._owner], client=pipeline)
         answers(pipeline)
 
+    def evict(self) -> None:
+        """Drop all leases: for a store that only this process can reach.
+
+        What an earlier run left there would keep this one waiting for nobody. Taking a lease
+        raises its fence, so that even a mistaken eviction lets nobody write twice.
+        """
+        pipeline = self._client.pipeline(transaction=False)
+        for shard in range(SHARDS):
+            pipeline.delete(self._keys.shard(shard, "lease"))
+        answers(pipeline)
+
     def owners(self) -> Mapping[str, int]:
         """Return who holds shards now, and how many each."""
         pipeline = self._client.pipeline(transaction=False)
