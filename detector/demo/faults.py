@@ -155,7 +155,7 @@ def crash(rng: np.random.Generator, workload: Workload, rows: slice) -> Effect:
     """The job is killed and comes back by itself, announced: what a restart looks like."""
     del rng
     idle(workload, rows)
-    workload.announce("restart", rows)
+    workload.went_through("restart", rows, announced=True)
     return Effect(kind="", factor=0.0)
 
 

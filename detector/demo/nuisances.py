@@ -58,8 +58,7 @@ def checkpoints(rng: np.random.Generator, workload: Workload) -> None:
         longer = 2.0 if rng.random() < 0.02 else 1.0
         rows = _rows(workload, at, length_ms * longer * rng.uniform(0.9, 1.1))
         workload.slow(rows, level, sm=0.1 + 0.9 * level)
-        if announced:
-            workload.announce("checkpoint", rows)
+        workload.went_through("checkpoint", rows, announced=announced)
         at += period_ms
 
 
@@ -73,8 +72,7 @@ def evaluations(rng: np.random.Generator, workload: Workload) -> None:
     while at < workload.times_ms[-1]:
         rows = _rows(workload, at, length_ms * rng.uniform(0.95, 1.05))
         workload.slow(rows, level, sm=0.9)
-        if announced:
-            workload.announce("evaluation", rows)
+        workload.went_through("evaluation", rows, announced=announced)
         at += period_ms
 
 
@@ -95,8 +93,7 @@ def restart(rng: np.random.Generator, workload: Workload) -> None:
     idle(workload, rows)
     if rng.random() < 0.5:
         workload.reporting[rows] = False
-    if rng.random() < 0.5:
-        workload.announce("restart", rows)
+    workload.went_through("restart", rows, announced=bool(rng.random() < 0.5))
     if rows.stop < workload.rows:
         warm_up(rng, workload, row=rows.stop)
 

@@ -20,9 +20,9 @@ RECORDINGS = Path(__file__).parent / "recordings"
 # What is known of the real recordings: what happened, after how many seconds, and which kinds
 # of incident say it. The times are those of the labels in tests/recordings/real.
 _REAL = {
-    "ssd_h100x8_r0": ("slows by 26 % for seven minutes", 1_044),
-    "flux_gb300x512_r3": ("an evaluation hangs for 200 s", 550),
-    "lora70b_gb300x8_r6": ("FP4 to FP8: 35 % slower steps", 210),
+    "ssd_h100x8_r0": ("slows by 26 % for 7 min", 238),
+    "flux_gb300x512_r3": ("an evaluation hangs for 3 min", 123),
+    "lora70b_gb300x8_r6": ("FP4 to FP8, 35 % slower", 252),
     "unet3d_a100x72_r10": ("sags by 22 %", 100),
 }
 
@@ -40,6 +40,8 @@ class Part:
     kind
         The incident kind that its evidence supports; empty where a recording has only OFU, so
         that any kind is right.
+    phases
+        What the job went through besides training.
     """
 
     job: Job
@@ -48,6 +50,7 @@ class Part:
     onset_ms: int = 0
     kind: str = ""
     real: bool = False
+    phases: tuple[ContextEvent, ...] = ()
 
 
 # dcgm-exporter collects every 30 s unless it is told otherwise.
@@ -73,6 +76,7 @@ def parts(
             what="" if item.truth is None else item.truth.cause.replace("_", " "),
             onset_ms=0 if item.truth is None else item.truth.onset_ms,
             kind="" if item.truth is None else item.truth.kind,
+            phases=item.phases,
         )
         for item in fleet(
             rng,

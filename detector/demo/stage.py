@@ -6,6 +6,7 @@ over HTTP.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,15 +20,17 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from detector.demo.loopback import CHANNEL, SECRET, TOKEN, Event, Loopback
-from detector.demo.play import Feed, Part, parts
+from detector.demo.play import Feed, parts
+from detector.demo.score import sum_up
+from detector.incident.incident import Incident
 from detector.series import Duration, iso
 from detector.store.connection import RedisSettings, Store, open_store
 from detector.store.errors import StoreError
 from detector.store.history import History, HistorySettings
 from detector.store.keys import Keys
+from detector.store.ledger import Ledger
 from detector.store.outbox import Outbox
 
 _STEP_S = 0.5  # how often the play goes on; the service ticks once a second
@@ -108,6 +111,8 @@ def perform(plan: Plan, console: Console, *, stay: bool = False) -> bool:
     """Play, show and sum up; return whether every fault was found and nothing else was."""
     began = time.monotonic()
     plan.folder.mkdir(parents=True, exist_ok=True)
+    for own in ("charts", "state"):
+        shutil.rmtree(plan.folder / own, ignore_errors=True)
     end_ms = time.time_ns() // 1_000_000
     play = parts(
         np.random.default_rng(plan.seed),
@@ -131,13 +136,26 @@ def perform(plan: Plan, console: Console, *, stay: bool = False) -> bool:
         with _served(config, plan.folder, console) as process:
             heard = _Heard()
             _feed(plan, feed, loopback, heard, console, end_ms=end_ms, process=process)
-            _drain(plan, loopback, heard, console)
-            good = _sum_up(play, heard, loopback, console)
+            recorded = _drain(plan, loopback, heard, console)
+            score = sum_up(play, tuple(heard.latest.values()), recorded, console)
+            console.print(_delivered(loopback))
+            console.print(score.text)
             _where(plan, config, console, took_s=time.monotonic() - began)
             if stay:
                 console.print("Staying up; Ctrl-C ends it.")
                 _stay(process)
-    return good
+    return score.good
+
+
+def _delivered(loopback: Loopback) -> str:
+    roots = [item for item in loopback.slack.messages if item.thread_ts is None]
+    edits = sum(len(item.earlier) for item in loopback.slack.messages)
+    twice = sum(event.copies - 1 for event in loopback.events)
+    return (
+        f"Delivered: {len(roots)} Slack messages, edited {edits} times, "
+        f"{len(loopback.slack.files)} charts in their threads; {len(loopback.events)} signed "
+        f"events to the webhook, {twice} of them twice."
+    )
 
 
 def _write_config(plan: Plan, loopback: Loopback) -> Path:
@@ -245,8 +263,10 @@ def _redis(plan: Plan) -> RedisSettings:
     return RedisSettings(state=str(plan.folder / "state"))
 
 
-def _drain(plan: Plan, loopback: Loopback, heard: _Heard, console: Console) -> None:
-    """Wait until the last tick's notices have been delivered."""
+def _drain(
+    plan: Plan, loopback: Loopback, heard: _Heard, console: Console
+) -> tuple[Incident, ...]:
+    """Wait until all notices have been delivered; return every incident on record."""
     store = open_store(_redis(plan), attach=True, environ={})
     outbox = Outbox(store.client, Keys())
     deadline = time.monotonic() + _DRAIN_S
@@ -257,7 +277,9 @@ def _drain(plan: Plan, loopback: Loopback, heard: _Heard, console: Console) -> N
         quiet = 0 if waiting else quiet + 1
         for body in heard.take(loopback.events):
             console.print(_line(body))
+    recorded = Ledger(store.client, Keys()).incidents()
     store.close()
+    return recorded
 
 
 def _line(body: Mapping[str, Any]) -> str:
@@ -272,52 +294,6 @@ def _line(body: Mapping[str, Any]) -> str:
         f"[{colour}]{step:>9}[/] {incident['kind']:<20} {name} "
         f"[dim]{data['job']['id']}[/] {metric['delta_rel']:+.0%}{reason}"
     )
-
-
-def _sum_up(
-    play: tuple[Part, ...], heard: _Heard, loopback: Loopback, console: Console
-) -> bool:
-    """Compare what was delivered with what was played, and show it."""
-    table = Table(title="What was played and what was delivered", title_justify="left")
-    for name in ("job", "what happened", "found as", "after", "end"):
-        table.add_column(name)
-    by_job: dict[str, list[Mapping[str, Any]]] = {}
-    for data in heard.latest.values():
-        by_job.setdefault(data["job"]["id"], []).append(data)
-    missed = false = 0
-    for part in sorted(play, key=lambda part: (not part.real, part.job.id)):
-        found = by_job.get(part.job.id, [])
-        title = f"{part.job.name} [dim]{part.job.id}[/]"
-        expected = bool(part.what) and (part.real or bool(part.kind))
-        if not found and not part.what:
-            continue
-        if not found:
-            missed += expected
-            verdict = "[red]missed[/]" if expected else "[green]left alone[/], as is right"
-            table.add_row(title, part.what, verdict, "", "")
-        for data in found:
-            false += not expected
-            table.add_row(title, part.what or "[red]nothing[/]", *_cells(part, data))
-            title = ""
-    console.print(table)
-    messages = [item for item in loopback.slack.messages if item.thread_ts is None]
-    edits = sum(len(item.earlier) for item in loopback.slack.messages)
-    console.print(
-        f"Slack has {len(messages)} messages ({edits} edits) and {len(loopback.slack.files)} "
-        f"charts in their threads; the webhook's consumer has {len(loopback.events)} signed "
-        f"events, {sum(event.copies - 1 for event in loopback.events)} of them twice. "
-        f"{missed} faults were missed, {false} alerts were false."
-    )
-    return not missed and not false
-
-
-def _cells(part: Part, data: Mapping[str, Any]) -> tuple[str, str, str]:
-    incident = data["incident"]
-    onset = int(np.datetime64(incident["detected_time"].rstrip("Z"), "ms").astype(np.int64))
-    after = str(Duration(max(0, onset - part.onset_ms) // 1000 * 1000)) if part.onset_ms else ""
-    fits = not part.kind or incident["kind"] == part.kind
-    kind = incident["kind"] if fits else f"[yellow]{incident['kind']}[/] (is {part.kind})"
-    return kind, after, incident["resolve_reason"] or "open"
 
 
 def _where(plan: Plan, config: Path, console: Console, *, took_s: float) -> None:

@@ -13,7 +13,7 @@ from detector.demo.faults import GPUS_PER_HOST, INJECTIONS, Effect, Injection
 from detector.demo.nuisances import disturb
 from detector.demo.workload import GPU_MODELS, GpuModel, Workload, healthy, observe
 from detector.fleet import Gpu, Job
-from detector.series import IntArray, Window
+from detector.series import ContextEvent, IntArray, Window
 
 # Job sizes and their shares: heavy-tailed with a mean of about 10 GPUs, as on a shared cluster
 # where most jobs are small and a few hold most of the GPUs.
@@ -69,11 +69,15 @@ class Truth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticJob:
-    """One job: who it is, what its history holds, and what was done to it (None: nothing)."""
+    """One job: who it is, what its history holds, and what was done to it (None: nothing).
+
+    ``phases`` are its checkpoints, evaluations and restarts, those that nobody announced too.
+    """
 
     job: Job
     window: Window
     truth: Truth | None = None
+    phases: tuple[ContextEvent, ...] = ()
 
 
 def fleet(
@@ -160,6 +164,7 @@ def scenario(
         job=_job(rng, id=id, gpus=gpus, model=model, start_ms=int(times_ms[0])),
         window=observe(rng, workload, glitches=not calm),
         truth=truth,
+        phases=tuple(workload.phases),
     )
 
 

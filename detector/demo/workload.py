@@ -56,6 +56,8 @@ class Workload:
         At speed 1; None when the job reports none.
     miscount
         Reported MFU over the true one; None when the job reports none.
+    phases, events
+        What the job went through besides training, and what of it was announced.
     frozen
         Rows in which the exporter repeats the value before them; None when it never does.
     """
@@ -70,6 +72,7 @@ class Workload:
     tokens_per_second: float | None = None
     miscount: float | None = None
     frozen: slice | None = None
+    phases: list[ContextEvent] = field(default_factory=list)
     events: list[ContextEvent] = field(default_factory=list)
 
     @property
@@ -92,13 +95,16 @@ class Workload:
         self.speed[rows] *= factor
         self.sm[rows] *= sm
 
-    def announce(self, kind: str, rows: slice) -> None:
-        """Tell the world about ``rows``, as a job that marks its phases does."""
+    def went_through(self, kind: str, rows: slice, *, announced: bool) -> None:
+        """Note a phase, and tell the world if the job is one that marks its phases."""
         last = min(rows.stop, self.rows) - 1
         span = Interval(
             start_ms=int(self.times_ms[rows.start]), end_ms=int(self.times_ms[last])
         )
-        self.events.append(ContextEvent(kind=kind, span=span))
+        phase = ContextEvent(kind=kind, span=span)
+        self.phases.append(phase)
+        if announced:
+            self.events.append(phase)
 
 
 def healthy(
