@@ -111,6 +111,21 @@ def test_a_checkpoint_in_the_middle_of_an_evaluation_is_silent() -> None:
     assert not detect(times(3000), values).outcomes
 
 
+def test_two_known_dips_at_a_time_are_known_as_well() -> None:
+    values = with_dips(levels((0.5, 3000), noise=0.01), every=350, lasting=40, to=0.6)
+    values = with_dips(values, every=290, lasting=20, to=0.5)
+    values = np.concatenate([values, levels((0.15, 22), (0.5, 60))])
+    assert not detect(times(len(values)), values).outcomes
+
+
+def test_a_dip_during_a_rise_that_is_not_believed_yet_is_known_by_its_share_of_it() -> None:
+    values = with_dips(levels((0.3, 2200), noise=0.003), every=360, lasting=50, to=0.5)
+    values[2150:] *= 1.33
+    values[2170:] *= 0.5
+    values = np.concatenate([values, levels((0.4, 200))])
+    assert not detect(times(len(values)), values).outcomes
+
+
 def test_a_checkpoint_in_the_middle_of_a_drop_does_not_start_its_time_anew() -> None:
     values = levels((0.5, 1600), (0.25, 100), noise=0.01)
     values[1610:1614] = 0.05

@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from detector.analysis.baselines.level import EXCURSION, RING, BoolArray, Level, LevelState
+from detector.analysis.baselines.level import (
+    EXCURSION,
+    HABITS,
+    RING,
+    BoolArray,
+    Level,
+    LevelState,
+)
 from detector.analysis.baselines.rows import Found
 from detector.analysis.change import Candidate
 from detector.series import FloatArray, IntArray
@@ -21,6 +28,11 @@ _CLEAR = 1.33
 _LEAD_STEPS = 6
 # An excursion whose level is less than this times the least depth may be noise about the edge.
 _SHALLOW = 1.5
+# Standard deviations of a sample by which the mean of a part may be off. Three standard errors
+# of 3 min of 10 s samples are 0.7, and what slows the work makes its noise smaller.
+_BLUR = 0.5
+# All pairs of two kinds.
+_FIRST, _SECOND = np.triu_indices(HABITS, 1)
 # Samples in a row that are back inside before an excursion is over: one may be a glitch.
 _BACK = 2
 
@@ -67,6 +79,10 @@ def _start(
     lead_ms = np.minimum(times_ms[at] - state.seen_ms[at], _LEAD_STEPS * state.step_ms[at])
     start_ms = times_ms[at] - lead_ms.astype(np.int64)
     state.dip_ms[at] = start_ms
+    # Dips of a job that has just risen are measured from where it is.
+    risen = state.means[at, -_BACK:].min(axis=1)
+    risen = np.where(state.rise_count[at] >= _BACK, risen, 0.0)
+    state.dip_level[at] = np.maximum(state.level[at], risen)
     for name in ("dip_low", "dip_count", "dip_back", "spent_ms", "main_ms", "part_count",
                  "part_off", "steady_up"):  # fmt: skip
         getattr(state, name)[at] = 0
@@ -153,7 +169,7 @@ def _watch_part(baseline: Level, state: LevelState, at: IntArray, value: FloatAr
 
 def _close_part(baseline: Level, state: LevelState, at: IntArray) -> None:
     """Keep the part if it is the longest so far; of the others only their time is kept."""
-    relative = state.part_level[at] / state.level[at]
+    relative = state.part_level[at] / state.dip_level[at]
     lasted_ms = state.part_off_ms[at] - state.part_ms[at]
     longest = lasted_ms >= state.main_ms[at]
     other = np.where(longest, state.main_level[at], relative)
@@ -173,10 +189,13 @@ def _open_part(baseline: Level, state: LevelState, at: IntArray) -> None:
     A checkpoint in the middle of an evaluation, or of a lasting fall, interrupts it only.
     """
     mean = state.part_off_sum[at] / _BACK
-    again = abs(mean / state.level[at] - state.main_level[at]) <= baseline.habit_width
+    again = abs(mean / state.dip_level[at] - state.main_level[at]) <= baseline.habit_width
     climbed = ~again & (mean > state.part_level[at])
     state.steady_ms[at] = np.where(climbed, state.part_off_ms[at], state.steady_ms[at])
-    state.part_level[at] = np.where(again, state.main_level[at] * state.level[at], mean)
+    # What climbs after a standstill is its warm-up.
+    warm = at[climbed & state.dip_still[at]]
+    state.spent_ms[warm] = state.main_ms[warm] = 0
+    state.part_level[at] = np.where(again, state.main_level[at] * state.dip_level[at], mean)
     state.part_ms[at] = state.part_off_ms[at] - np.where(again, state.main_ms[at], 0)
     state.main_ms[at] = np.where(again, 0, state.main_ms[at])
     state.part_dev[at] = state.scale[at]
@@ -199,7 +218,7 @@ def _learn_parts(baseline: Level, state: LevelState, at: IntArray, end_ms: IntAr
     known = at[state.main_ms[at] > 0]
     learn(baseline, state, known, relative=state.main_level[known],
           lasted_ms=state.main_ms[known])  # fmt: skip
-    learn(baseline, state, at, relative=state.part_level[at] / state.level[at],
+    learn(baseline, state, at, relative=state.part_level[at] / state.dip_level[at],
           lasted_ms=end_ms - state.part_ms[at])  # fmt: skip
 
 
@@ -253,11 +272,19 @@ def habit_ms(
     baseline: Level, state: LevelState, at: IntArray, *, relative: FloatArray
 ) -> FloatArray:
     """Return how long a fall to ``relative`` of the level must last to be no habit."""
-    # The noise of the job blurs both the kind's level and the present one.
-    width = baseline.habit_width + state.scale[at] / state.level[at]
-    alike = abs(state.habit_level[at] - relative[:, None]) <= width[:, None]
-    longest = np.where(alike, state.habit_ms[at], 0).max(axis=1)
-    wait = np.minimum(baseline.habit_factor * longest, longest + float(baseline.habit_slack))
+    # Both levels are means of many samples, blurred by less than the noise of one.
+    width = baseline.habit_width + _BLUR * relative * state.scale[at] / state.level[at]
+    kinds, lasting_ms = state.habit_level[at], state.habit_ms[at]
+    alike = abs(kinds - relative[:, None]) <= width[:, None]
+    longest = np.where(alike, lasting_ms, 0).max(axis=1)
+    # Two at a time slow the job by the product of both, for as long as the shorter one lasts.
+    deep = np.where(kinds < 1 - baseline.deep, kinds, np.nan)
+    both = deep[:, _FIRST] * deep[:, _SECOND]
+    shorter_ms = np.minimum(lasting_ms[:, _FIRST], lasting_ms[:, _SECOND])
+    alike = abs(both - relative[:, None]) <= width[:, None]
+    longest = np.maximum(longest, np.where(alike, shorter_ms, 0).max(axis=1))
+    most = np.maximum(float(baseline.habit_cap), baseline.habit_margin * longest)
+    wait = np.minimum(baseline.habit_factor * longest, most)
     return np.asarray(np.minimum(wait, float(baseline.patience)))
 
 
@@ -290,7 +317,7 @@ def raise_long(
     level, part, now = state.level[at], state.part_level[at], times_ms[at]
     # A standstill shows in two samples; its part's level may still be on its way down.
     lowest = np.minimum(values[at], state.ring[at, (state.count[at] - 2) % RING])
-    relative = np.where(lowest < baseline.still * level, 0.0, part / level)
+    relative = np.where(lowest < baseline.still * level, 0.0, part / state.dip_level[at])
     wait = unknown_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=np.ones(len(at)))
     # Among the noise, and in the last of a warm-up, a fall must last longer to be seen as one.
     clear = np.where(state.dip_still[at], edge(baseline, state)[at], 3 * state.scale[at])

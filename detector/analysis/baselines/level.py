@@ -81,11 +81,12 @@ class Level(
     tail
         After a restart, for how long small falls are its warm-up. Chosen: the slowest warm-up
         seen has a time constant of 5 min, and 5 % are left of it after three of them.
-    habit_width, habit_factor, habit_slack, patience
+    habit_width, habit_factor, habit_cap, habit_margin, patience
         A dip is of a known kind when its level is within ``habit_width`` of it (share of the
-        baseline), and must outlast the longest of its kind ``habit_factor`` times, or by
-        ``habit_slack`` where that is less, at most ``patience``. Origin: one checkpoint in 50
-        takes twice as long, and what is long enough for twice to hurt varies by a tenth.
+        baseline), and must outlast the longest of its kind ``habit_factor`` times, but not
+        longer than the greater of ``habit_cap`` and ``habit_margin`` times that, and at most
+        ``patience``. Origin: one checkpoint in 50 takes twice as long; evaluations, whose
+        double would cost a quarter of an hour, vary by a tenth.
     min_effect
         Least relative size of a drift worth an alarm. Chosen: healthy series wander by 3 %.
     evidence
@@ -124,7 +125,8 @@ class Level(
     tail: Duration = Duration(900_000)
     habit_width: float = 0.06
     habit_factor: float = 2.0
-    habit_slack: Duration = Duration(300_000)
+    habit_cap: Duration = Duration(540_000)
+    habit_margin: float = 1.3
     patience: Duration = Duration(1_500_000)
     min_effect: float = 0.05
     evidence: float = 12.0
@@ -167,6 +169,9 @@ class LevelState(Columns):
         The CUSUM for greater falls, and when it left zero.
     rise_ms, rise_count
         Since when, and for how many blocks, the level has been above the baseline.
+    dip_level
+        What the levels of the excursion are relative to: the baseline, or where a rise that is
+        not believed yet has brought the job.
     dip_ms, dip_low, dip_count, dip_back, dip_back_ms, dip_still
         The excursion: start, low samples, all samples, samples back inside in a row, end of
         the last sample before those, whether it stood still or was silent.
@@ -221,6 +226,7 @@ class LevelState(Columns):
     sharp_ms: IntArray
     rise_ms: IntArray
     rise_count: IntArray
+    dip_level: FloatArray
     dip_ms: IntArray
     dip_low: IntArray
     dip_count: IntArray
