@@ -1,8 +1,10 @@
 """`ofuwatch demo`: the service at work on this machine."""
 
 import shutil
+import signal
 import tempfile
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -46,6 +48,13 @@ def command(
     if out is None:
         shutil.rmtree(folder, ignore_errors=True)
     plan = Plan(folder=folder, content=shipped(), jobs=jobs, play_s=seconds, seed=seed)
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        raise KeyboardInterrupt  # so that the service is ended too
+
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, end)
     # Into a file or a pipe the tables get the room that they need.
     console = Console() if Console().is_terminal else Console(width=100)
     try:
