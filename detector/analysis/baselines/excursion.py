@@ -80,9 +80,7 @@ def _start(
     start_ms = times_ms[at] - lead_ms.astype(np.int64)
     state.dip_ms[at] = start_ms
     # Dips of a job that has just risen are measured from where it is.
-    risen = state.means[at, -_BACK:].min(axis=1)
-    risen = np.where(state.rise_count[at] >= _BACK, risen, 0.0)
-    state.dip_level[at] = np.maximum(state.level[at], risen)
+    state.dip_level[at] = np.fmax(state.level[at], state.means[at, -_BACK:].min(axis=1))
     for name in ("dip_low", "dip_count", "dip_back", "spent_ms", "main_ms", "part_count",
                  "part_off", "steady_up"):  # fmt: skip
         getattr(state, name)[at] = 0
@@ -321,8 +319,8 @@ def raise_long(
     wait = unknown_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=np.ones(len(at)))
     # Among the noise, and in the last of a warm-up, a fall must last longer to be seen as one.
     clear = np.where(state.dip_still[at], edge(baseline, state)[at], 3 * state.scale[at])
-    longer = np.where(level - part < _CLEAR * clear, 2.0, 1.0)
-    wait = wait * longer
+    longer = np.where(level - part < _CLEAR * clear, float(baseline.cap), 0.0)
+    wait = wait + longer
     present = unexplained_ms(
         baseline, state, at, relative=relative, lasted_ms=now - state.part_ms[at]
     )
@@ -330,7 +328,7 @@ def raise_long(
         baseline, state, at, relative=state.main_level[at], lasted_ms=state.main_ms[at]
     )
     # After a standstill comes a ramp: it must have stopped for longer than a share of the wait.
-    steady = np.where(state.dip_still[at], longer * float(baseline.climb), 0.5 * wait)
+    steady = np.where(state.dip_still[at], float(baseline.climb) + longer, 0.5 * wait)
     believed = (present > 0) & (present + spent >= wait)
     believed |= ~state.dip_still[at] & (now - state.dip_ms[at] >= baseline.patience)
     believed &= (now - state.steady_ms[at] >= steady) | (relative <= 0)
