@@ -9,6 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -26,8 +27,8 @@ from detector.store.settings import HistorySettings, InboxSettings
 from detector.tables import ContentErrors, Problem, Table, read, shipped
 
 __all__ = [
-    "Config", "ContentErrors", "ContentSettings", "Problem", "ReceiverSettings", "TickSettings",
-    "effective", "load", "secret",
+    "Config", "ContentErrors", "ContentSettings", "Examined", "Problem", "ReceiverSettings",
+    "TickSettings", "effective", "examine", "load", "secret",
 ]  # fmt: skip
 
 ReceiverSettings = SlackSettings | WebhookSettings
@@ -96,6 +97,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     receivers: tuple[ReceiverSettings, ...] = msgspec.field(default=(), name="receiver")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """A file, read as far as it can be.
+
+    Attributes
+    ----------
+    readable
+        The parts that are in order, the others as if they were not there; paths are absolute.
+    whole
+        The same when nothing is wrong, else None.
+    """
+
+    file: Path
+    readable: Config
+    whole: Config | None
+    problems: tuple[Problem, ...]
+
+
 def load(path: Path | None = None) -> Config:
     """Return the configuration of a file, of the shipped one if none is given.
 
@@ -107,19 +126,36 @@ def load(path: Path | None = None) -> Config:
         With everything that is wrong in it.
     """
     file = shipped() / "config.toml" if path is None else path
+    examined = examine(file)
+    if examined.whole is None:
+        raise ContentErrors(examined.problems)
+    return examined.whole
+
+
+def examine(file: Path) -> Examined:
+    """Return all that can be read of a file, and all that is wrong with it.
+
+    Raises
+    ------
+    ContentErrors
+        When it cannot be read at all.
+    """
     table = read(file)
     refused = list(_inline_secrets(table.content))
     for at, message in refused:
         table.complain(at, message)
-    config = table.convert(Config)
+    whole = table.convert(Config)
     # Its owner lacks a secret only because it was refused: that is no second mistake.
     owners = {at.rpartition(".")[0] for at, _ in refused}
     table.problems = [problem for problem in table.problems if problem.path not in owners]
-    if config is not None:
-        _check(table, config)
-    if config is None or table.problems:
-        raise table.errors()
-    return _absolute(config, file.absolute().parent)
+    _check(table)
+    readable = _absolute(whole or _readable(table), file.absolute().parent)
+    return Examined(
+        file=file,
+        readable=readable,
+        whole=None if whole is None or table.problems else readable,
+        problems=table.errors().problems,
+    )
 
 
 def secret(settings: ReceiverSettings, *, environ: Mapping[str, str] = os.environ) -> str:
@@ -205,17 +241,42 @@ def _password_in(url: object) -> bool:
         return False
 
 
-def _check(table: Table, config: Config) -> None:
-    """Complain of what the parts can't see for themselves."""
-    names = Counter(receiver.name for receiver in config.receivers)
-    for k, receiver in enumerate(config.receivers):
-        if names[receiver.name] > 1:
-            table.complain(f"receiver[{k}].name", f'"{receiver.name}" is there twice')
-        elif not _NAME.fullmatch(receiver.name):
-            message = f'"{receiver.name}" may hold letters, digits and _ . - only'
+def _check(table: Table) -> None:
+    """Complain of what the parts can't see for themselves, whatever else is wrong."""
+    names = [
+        entry.get("name") if isinstance(entry, dict) else None for entry in _receivers(table)
+    ]
+    often = Counter(name for name in names if isinstance(name, str))
+    for k, name in enumerate(names):
+        if not isinstance(name, str):
+            continue  # complained of already
+        if often[name] > 1:
+            table.complain(f"receiver[{k}].name", f'"{name}" is there twice')
+        elif not _NAME.fullmatch(name):
+            message = f'"{name}" may hold letters, digits and _ . - only'
             table.complain(f"receiver[{k}].name", message)
-    if not config.cluster.strip():
+    cluster, base = (table.content.get(key) for key in ("cluster", "permalink_base"))
+    if isinstance(cluster, str) and not cluster.strip():
         table.complain("cluster", "must not be empty: it is part of each incident's identity")
+    if isinstance(base, str) and base and not base.startswith(("https://", "http://")):
+        table.complain("permalink_base", f"must look like https://host/path, not {base!r}")
+
+
+def _receivers(table: Table) -> list[Any]:
+    entries = table.content.get("receiver")
+    return entries if isinstance(entries, list) else []
+
+
+def _readable(table: Table) -> Config:
+    """The parts of a broken file that are whole; the others as if they were not there."""
+    parts: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Config):
+        value = table.content.get(field.encode_name)
+        if field.name != "receivers" and value is not None:
+            part = table.part(value, field.type)
+            parts |= {} if part is None else {field.name: part}
+    read = [table.part(entry, ReceiverSettings) for entry in _receivers(table)]
+    return Config(receivers=tuple(entry for entry in read if entry is not None), **parts)
 
 
 def _absolute(config: Config, folder: Path) -> Config:

@@ -1,5 +1,8 @@
 """The receivers that config.toml names, each with its secret."""
 
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
@@ -19,19 +22,36 @@ def receivers(config: Config, *, histories: Histories) -> tuple[Receiver, ...]:
     ContentErrors
         With every secret that cannot be read or is none.
     """
-    made: list[Receiver] = []
+    wrong = refused_secrets(config.receivers)
+    if wrong:
+        raise ContentErrors(wrong)
+    return tuple(_receiver(settings, config, histories) for settings in config.receivers)
+
+
+def refused_secrets(settings: Iterable[ReceiverSettings]) -> list[Problem]:
+    """Return why secrets cannot be read or are none, in words that do not repeat them."""
     wrong: list[Problem] = []
-    for settings in config.receivers:
+    for receiver in settings:
         try:
-            made.append(_receiver(settings, config, histories))
+            receiver.check_secret(secret(receiver))
         except ContentErrors as errors:
             wrong += errors.problems
         except ValueError as error:
-            place = f"receiver {settings.name!r}"
+            place = f"receiver {receiver.name!r}"
             wrong.append(Problem(file=Path("config.toml"), path=place, message=str(error)))
-    if wrong:
-        raise ContentErrors(wrong)
-    return tuple(made)
+    return wrong
+
+
+def doubts(config: Config) -> list[str]:
+    """Return what works and should not be left as it is."""
+    found = [text for receiver in config.receivers for text in receiver.problems]
+    for settings in (config.redis, *config.receivers):
+        for key in ("password_file", "token_file", "webhook_file", "secret_file"):
+            path = Path(getattr(settings, key, ""))
+            with suppress(OSError):  # one that cannot be read is an error, told elsewhere
+                if path.is_file() and path.stat().st_mode & stat.S_IROTH:
+                    found.append(f"{path}: every user of this machine can read it; chmod 600")
+    return found
 
 
 def _receiver(settings: ReceiverSettings, config: Config, histories: Histories) -> Receiver:

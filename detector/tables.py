@@ -7,7 +7,7 @@ they are told everything in one go: file, line, path, what is wrong and what was
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -72,6 +72,17 @@ class Table:
         """Return the whole file as a struct, or None after complaining of all that is wrong."""
         return self._struct(self.content, kind, "")
 
+    @staticmethod
+    def part(value: object, kind: Any) -> Any:
+        """Return a part of the file as its type, or None, complained of already, if it is none.
+
+        A file that is wrong in one place is still judged in all the others.
+        """
+        try:
+            return msgspec.convert(value, kind, dec_hook=_decode)
+        except msgspec.ValidationError:
+            return None
+
     def whole(self, kind: type[S]) -> S:
         """Return the whole file as a struct.
 
@@ -102,7 +113,10 @@ class Table:
                 self._value(value[name], field.type, _join(path, name))
             elif field.required:
                 self.complain(_join(path, name), "missing")
-        return None if len(self.problems) > known else self._whole(value, kind, path)
+        if len(self.problems) > known:
+            return None
+        whole: S | None = self._whole(value, kind, path, keys=fields)
+        return whole
 
     def _value(self, value: object, kind: Any, path: str) -> None:
         """Complain of all that is wrong with a value of a declared type."""
@@ -146,12 +160,16 @@ class Table:
             self.complain(_join(path, key), message)
         return tags.get(tag) if isinstance(tag, str) else None
 
-    def _whole(self, value: object, kind: Any, path: str) -> Any:
+    def _whole(self, value: object, kind: Any, path: str, *, keys: Collection[str] = ()) -> Any:
+        """The value as its type; a struct that refuses itself says a key of ``keys`` first."""
         try:
             return msgspec.convert(value, kind, dec_hook=_decode)
         except msgspec.ValidationError as error:
             message, _, inner = str(error).partition(" - at `$")
-            self.complain(path + inner.rstrip("`"), _plain(message, value))
+            place, first = path + inner.rstrip("`"), message.partition(" ")[0].rstrip(":")
+            if not inner and first in keys:
+                place = _join(path, first)
+            self.complain(place, _plain(message, value))
             return None
 
 

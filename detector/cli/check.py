@@ -2,81 +2,97 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from detector.cli import EXIT_PROBLEM
+from detector.cli.opening import config_option, config_path
 
 if TYPE_CHECKING:
-    from detector.config import Config
+    from collections.abc import Iterator
+
+    from detector.config import Config, Examined
     from detector.tables import Problem
 
 
 @click.command(short_help="Check config, models and rules; print every error of every file.")
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    help="The config.toml to check, with the models and rules it names; the shipped one if "
-    "left out.",
-)
+@config_option
 @click.option(
     "--print", "show", is_flag=True, help="Print the whole effective configuration as TOML."
 )
 def command(config_file: Path | None, show: bool) -> None:
     """Check config, models, rules and their cases; print every error of every file.
 
-    Secrets that receivers point to must be there and are never shown. Exit code 0 when all is
-    in order, 1 when something is not.
+    What receivers point to must be there and be a secret of their kind; it is never shown.
+    Exit code 0 when all is in order, 1 when something is not.
     """
-    from detector.config import effective
+    from detector import config
+    from detector.receivers import doubts
+    from detector.tables import attempt
 
-    config, problems, read = _check(config_file)
-    for problem in problems:
+    file = config_path(config_file)
+    problems: list[Problem] = []
+    examined = attempt(config.examine, file, problems)
+    read = _check(file, examined, problems)
+    for problem in dict.fromkeys(problems):
         click.echo(problem, err=True)
-    if show and config is not None:
-        click.echo(effective(config), nl=False)
+    for doubt in dict.fromkeys(doubts(examined.readable) if examined else ()):
+        click.echo(f"warning: {doubt}", err=True)
+    if show and examined is not None and examined.whole is not None:
+        click.echo(config.effective(examined.whole), nl=False)
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        click.echo(f"ofuwatch: {count}; mend them and check again", err=True)
+        click.echo(f"ofuwatch: {count} with {file}; mend them and check again", err=True)
         raise SystemExit(EXIT_PROBLEM)
     # On stderr when the configuration is on stdout, so that it can be redirected.
     click.echo(f"ok: {read}", err=show)
 
 
-def _check(config_file: Path | None) -> tuple[Config | None, list[Problem], str]:
-    """Read everything; return the problems of all of it, and in words what was read."""
+def _check(file: Path, examined: Examined | None, problems: list[Problem]) -> str:
+    """Add the problems of all that the configuration leads to; return what was read."""
     from detector import config, content
-    from detector.tables import attempt, shipped
+    from detector.receivers import refused_secrets
+    from detector.tables import attempt
 
-    problems: list[Problem] = []
-    file = config_file or shipped() / "config.toml"
-    read = attempt(config.load, file, problems)
     # A broken config.toml must not hide what is broken in the folders beside it.
-    where = (
-        read.content
-        if read
-        else config.ContentSettings(models=file.parent / "models", rules=file.parent / "rules")
-    )
-    if read is not None or where.models.is_dir() or where.rules.is_dir():
+    beside = config.ContentSettings(models=file.parent / "models", rules=file.parent / "rules")
+    where = examined.readable.content if examined else beside
+    found = None
+    if examined is not None:
+        problems += examined.problems
+        for problem in refused_secrets(examined.readable.receivers):
+            named = problem.file == Path("config.toml")
+            problems.append(replace(problem, file=file) if named else problem)
+        problems += _store(file, examined.readable)
+    if (examined and examined.whole) or where.models.is_dir() or where.rules.is_dir():
         found = attempt(lambda _: content.load(where.models, where.rules), None, problems)
-    else:
-        found = None
     cases = sorted((where.rules / "tests").glob("*.toml"))
     for path in cases:
         attempt(content.load_cases, path, problems)
-    receivers = read.receivers if read else ()
-    for receiver in receivers:
-        attempt(config.secret, receiver, problems)
-        for warning in getattr(receiver, "problems", ()):
-            click.echo(f"warning: {warning}", err=True)
-    if read is None or found is None:
-        return read, problems, ""
+    if examined is None or found is None:
+        return ""
     return (
-        read,
-        problems,
         f"{file}, {len(found.models)} models, {len(found.gpus.gpu)} GPU models, "
-        f"{len(found.rules)} rules, {len(cases)} files of cases, {len(receivers)} receivers",
+        f"{len(found.rules)} rules, {len(cases)} files of cases, "
+        f"{len(examined.readable.receivers)} receivers"
     )
+
+
+def _store(file: Path, read: Config) -> Iterator[Problem]:
+    """What keeps the service from even asking the store; nothing is connected to."""
+    from detector.store.connection import connect
+    from detector.store.errors import StoreError
+    from detector.tables import Problem
+
+    if read.redis.url or os.environ.get("REDIS_URL"):
+        try:
+            connect(read.redis).close()
+        except StoreError as error:
+            yield Problem(file=file, path="redis", message=str(error))
+    certificates = read.redis.tls_ca_file
+    if certificates and not Path(certificates).is_file():
+        yield Problem(file=file, path="redis.tls_ca_file", message=f"{certificates} is no file")

@@ -37,11 +37,18 @@ def read_config(path: Path | None) -> "Config":
     from detector.config import load
     from detector.content import ContentErrors
 
-    own = Path("config.toml")
     try:
-        return load(path or (own if own.exists() else None))
+        return load(config_path(path))
     except ContentErrors as errors:
         refused(errors)
+
+
+def config_path(path: Path | None) -> Path:
+    """Return which configuration a verb reads, the same one for every verb."""
+    from detector.tables import shipped
+
+    own = Path("config.toml")
+    return path or (own if own.exists() else shipped() / "config.toml")
 
 
 def read_content(models: Path, rules: Path) -> "Content":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from detector.cli import EXIT_PROBLEM, fail
+from detector.cli.opening import config_option, read_config
 
 if TYPE_CHECKING:
     from detector.analysis.cases import Want
@@ -21,22 +22,17 @@ def command() -> None:
 
 @command.command("test")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    help="The config.toml whose rules and models are tested; the shipped one if left out.",
-)
+@config_option
 def test(files: tuple[Path, ...], config_file: Path | None) -> None:
-    """Run the cases in FILES, or those in the `tests` folder of the rules.
+    """Run the cases in FILES, or those in the `tests` folder of the configuration's rules.
 
     Exit code 0 when all pass, 1 when one fails, 2 when a file is wrong.
     """
-    from detector import config, content
+    from detector import content
     from detector.analysis.cases import run_case
 
+    where = read_config(config_file).content
     try:
-        where = config.load(config_file).content
         rules, gpus = content.load_rules(where.rules), content.load_gpus(where.models)
         files = files or tuple(sorted((where.rules / "tests").glob("*.toml")))
         if not files:
@@ -53,7 +49,7 @@ def test(files: tuple[Path, ...], config_file: Path | None) -> None:
         failed += bool(result.failures or strangers)
         _print(file, case.name, [*strangers, *result.failures], result.rows)
     passed = len(cases) - failed
-    click.echo(f"{passed} of {len(cases)} cases passed, {len(rules)} rules")
+    click.echo(f"{passed} of {len(cases)} cases passed, {len(rules)} rules of {where.rules}")
     if failed:
         raise SystemExit(EXIT_PROBLEM)
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from detector.cli import EXIT_UNAVAILABLE, fail
-from detector.cli.opening import config_option, read_config, read_content, refused
+from detector.cli.opening import (
+    config_option,
+    config_path,
+    read_config,
+    read_content,
+    refused,
+)
 
 if TYPE_CHECKING:
     from detector.incident.incident import Transition
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 def command(config_file: Path | None) -> None:
     """Watch the fleet: read histories, judge, alert. Runs until SIGINT or SIGTERM."""
     from detector import log
+    from detector.receivers import doubts
     from detector.service import Service
     from detector.store.errors import StoreError
     from detector.store.keys import Keys
@@ -43,6 +50,9 @@ def command(config_file: Path | None) -> None:
     signal.signal(signal.SIGTERM, end)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, end)  # the terminal was closed; nohup ignores it
+    log.get().info("configuration_read", file=str(config_path(config_file).absolute()))
+    for doubt in doubts(config):
+        log.get().warning("configuration_doubtful", reason=doubt)
     if service.store.server is not None:
         click.echo(f"Histories go in with: redis-cli -s {service.store.server.socket}")
         key = Keys(config.redis.prefix).samples("JOB")

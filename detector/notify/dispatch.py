@@ -84,6 +84,14 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     # chosen: half a minute of outage after the end of an outage is tolerable
     breaker_pause: Duration = Duration(30_000)
 
+    def __post_init__(self) -> None:
+        """Refuse what would never deliver."""
+        for name, least in (("lease", Duration(1_000)), ("burst", 1), ("breaker_failures", 1)):
+            value = getattr(self, name)
+            if value < least:
+                msg = f"{name} must be at least {least}, not {value}"
+                raise ValueError(msg)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:

@@ -33,7 +33,7 @@ from detector.notify.receiver import (
     Retry,
     Sent,
 )
-from detector.notify.slack_api import LOUD, MALFORMED, Api, Denied
+from detector.notify.slack_api import CHANNEL_ID, LOUD, MALFORMED, Api, Denied
 from detector.notify.slack_webhook import SlackWebhook
 from detector.notify.wording import subject_text
 from detector.series import Window
@@ -58,6 +58,8 @@ _UNTOUCHED = {
 }
 
 _MENTION = re.compile(r"(?:<(?:![a-z]+(?:\^[A-Z0-9]+)?|@[UW][A-Z0-9]+)> ?){1,5}")
+# Slack's reference, "Token types": of an app's bot, and of the user who installed it.
+_TOKENS = ("xoxb-", "xoxp-")
 _LOOPBACK = ("http://127.0.0.1:", "http://localhost:", "http://[::1]:")
 
 
@@ -123,6 +125,32 @@ class SlackSettings(
         """Whether it is an app with a bot token, not an incoming webhook."""
         return bool(self.token_file or self.token_env)
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What works and should not be left like that."""
+        if self.uses_token and not CHANNEL_ID.fullmatch(self.channel):
+            return (
+                f"{self.name}: channel {self.channel!r} is no channel's ID (C0123456789, at "
+                "the end of the channel's details): after a lost answer one may come twice",
+            )
+        return ()
+
+    def check_secret(self, secret: str) -> None:
+        """Raise ValueError when ``secret`` is of no use, in words that do not repeat it."""
+        if self.uses_token:
+            if not secret.startswith(_TOKENS) or not secret.isascii() or " " in secret:
+                msg = (
+                    "the Slack token must begin with xoxb- (or xoxp-); it is the Bot User "
+                    "OAuth Token of the app's page OAuth & Permissions"
+                )
+                raise ValueError(msg)
+        elif not secret.startswith(("https://", *_LOOPBACK)):
+            msg = (
+                "the incoming webhook must be the whole URL that Slack shows, beginning with "
+                "https://"
+            )
+            raise ValueError(msg)
+
 
 def receiver(
     settings: SlackSettings, *, secret: str, histories: Histories, permalink_base: str = ""
@@ -135,7 +163,13 @@ def receiver(
         The bot token, or the incoming webhook's URL.
     permalink_base
         Where the service's pages are (``https://ofu.example.com``); "" gives no links.
+
+    Raises
+    ------
+    ValueError
+        When ``secret`` is none, in words that do not repeat it.
     """
+    settings.check_secret(secret)
     if settings.uses_token:
         return Slack(
             settings, secret=secret, histories=histories, permalink_base=permalink_base

@@ -52,7 +52,7 @@ LOUD = ("opened", "escalated", "resolved")
 # Where an earlier post of an incident is looked for: the newest 60 messages, in pages that stay
 # below the 64 KiB that are read of an answer (our own messages measure about 4 kB each).
 _PAGE, _PAGES = 12, 5
-_CHANNEL_ID = re.compile(r"[CGD][A-Z0-9]{6,}")
+CHANNEL_ID = re.compile(r"[CGD][A-Z0-9]{6,}")
 
 # What an operator can do about an error that no retry will cure.
 _HINTS = {
@@ -130,7 +130,7 @@ class Api:
         The ``ts`` of the newest message of this incident that is younger than ``after``
         ("" is any), None when there is none, or why that can't be known.
         """
-        if not _CHANNEL_ID.fullmatch(channel):
+        if not CHANNEL_ID.fullmatch(channel):
             return Denied(error="only a channel given by its ID can be looked up")
         query: dict[str, object] = {
             "channel": channel,

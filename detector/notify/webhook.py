@@ -95,6 +95,10 @@ class WebhookSettings(
             return (f"{self.name}: http:// lets anyone on the way read the incidents",)
         return ()
 
+    def check_secret(self, secret: str) -> None:
+        """Raise ValueError when ``secret`` is of no use, in words that do not repeat it."""
+        signing_keys(secret)
+
 
 class Webhook:
     """The receiver: signs, sends once, classifies the answer."""

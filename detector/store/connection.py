@@ -21,6 +21,7 @@ from detector.store import embedded
 from detector.store.binary import OLDEST
 from detector.store.embedded import EmbeddedServer
 from detector.store.errors import StoreError, Trouble, translate
+from detector.store.keys import Keys
 from detector.store.server import address
 
 # chosen: a server in the same data centre connects in milliseconds; a tick must not hang.
@@ -53,6 +54,14 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     prefix: str = "ofu"
     state: str = ""
     tls_ca_file: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a prefix that keys cannot begin with."""
+        try:
+            Keys(self.prefix)
+        except ValueError as error:
+            msg = f"prefix: {error}"
+            raise ValueError(msg) from None
 
     def folder(self, environ: Mapping[str, str] = os.environ) -> Path:
         """Return the state folder that these settings mean."""

@@ -32,6 +32,20 @@ class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
     future: Duration = Duration.parse("60s")
     slice: int = 360
 
+    def __post_init__(self) -> None:
+        """Refuse what would lose histories before they are read, or never read any."""
+        for name in ("stream", "first_look"):
+            needed = getattr(self, name)
+            if self.keep < needed:
+                msg = (
+                    f"keep must be at least {name} ({needed}), not {self.keep}: what is not "
+                    "kept cannot be read"
+                )
+                raise ValueError(msg)
+        for name, least in (("stream", 60_000), ("discover", 1_000)):
+            _at_least(name, getattr(self, name), Duration(least))
+        _at_least("slice", self.slice, 1)
+
 
 class InboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the inbox merges what the hosts of a job report one by one.
@@ -51,3 +65,14 @@ class InboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     wait: Duration = Duration.parse("15s")
     # Chosen: 100,000 GPUs on 12,500 hosts fill that in 13 minutes; about 150 MB.
     longest: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        """Refuse slots that hold nothing."""
+        _at_least("scrape", self.scrape, Duration(1))
+        _at_least("longest", self.longest, 1)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        msg = f"{name} must be at least {least}, not {value}"
+        raise ValueError(msg)

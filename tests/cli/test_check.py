@@ -26,6 +26,11 @@ def check(folder: Path, *options: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+def secret_file(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o600)
+
+
 def test_what_is_shipped_is_ok_in_one_line_that_says_what_was_read() -> None:
     result = CliRunner().invoke(main, ["check"])
     assert result.exit_code == 0
@@ -66,14 +71,14 @@ def test_a_receivers_secret_must_be_there_and_is_not_shown(folder: Path) -> None
     code, _, stderr = check(folder)
     assert code == 1
     assert "receiver 'oncall': token_file: cannot be read" in stderr
-    (folder / "token").write_text("xoxb-HUSH")
+    secret_file(folder / "token", "xoxb-HUSH")
     code, stdout, stderr = check(folder, "--print")
     assert code == 0
     assert "HUSH" not in stdout + stderr
 
 
 def test_plain_http_is_warned_of(folder: Path) -> None:
-    (folder / "secret").write_text("whsec_" + "A" * 32)
+    secret_file(folder / "secret", "whsec_" + "A" * 32)
     with (folder / "config.toml").open("a") as file:
         file.write(
             '[[receiver]]\ntype = "webhook"\nname = "w"\nurl = "http://example.com/"\n'
@@ -89,3 +94,97 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     assert code == 1
     assert stderr.splitlines()[0].endswith("cannot be read: No such file or directory")
     assert "Traceback" not in stderr
+
+
+SLACK = '[[receiver]]\ntype = "slack"\nname = "a"\nchannel = "C0123456789"\n'
+WEBHOOK = '[[receiver]]\ntype = "webhook"\nname = "a"\nurl = "https://h/"\n'
+
+
+def test_every_verb_reads_the_same_configuration_and_says_which(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OFUWATCH_CONFIG", raising=False)
+    monkeypatch.chdir(folder)
+    with (folder / "config.toml").open("a") as file:
+        file.write("[surprise]\n")
+    stderr = CliRunner().invoke(main, ["check"]).stderr
+    assert "1 problem with config.toml" in stderr
+    assert "surprise" in CliRunner().invoke(main, ["rules", "test"]).stderr
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert CliRunner().invoke(main, ["check"]).stdout.startswith(f"ok: {shipped()}")
+    monkeypatch.setenv("OFUWATCH_CONFIG", str(folder / "config.toml"))
+    for verb in (["check"], ["check", "--print"], ["rules", "test"], ["jobs"], ["serve"]):
+        assert "surprise" in CliRunner().invoke(main, verb).stderr
+
+
+def test_what_is_wrong_in_one_place_hides_nothing_in_another(folder: Path) -> None:
+    (folder / "config.toml").write_text(
+        '[redis]\nprefix = "{}"\n[tick]\ncheckpoint = "5m"\ninterval = "0s"\n'
+        + SLACK
+        + 'token_env = "OFU_NOT_SET"\n'
+        + SLACK
+        + 'token_file = "nowhere"\n'
+        + WEBHOOK.replace("https", "http")
+        + 'secret_file = "bad"\n'
+        + "[surprise]\n"
+    )
+    secret_file(folder / "bad", "whsec_HUSH")
+    code, _, stderr = check(folder)
+    assert code == 1
+    lines = stderr.splitlines()
+    for told in (
+        "config.toml:2: redis.prefix: ",
+        "config.toml:5: tick.interval: ",
+        'config.toml:8: receiver[0].name: "a" is there twice',
+        'config.toml:13: receiver[1].name: "a" is there twice',
+        "$OFU_NOT_SET is not set or empty",
+        "receiver 'a': token_file: cannot be read",
+        "config.toml: receiver 'a': line 1 of the webhook's secret",
+        "surprise: unknown key",
+        "warning: a: http:// lets anyone",
+        "mend them and check again",
+    ):
+        assert any(told in line for line in lines), told
+    assert "HUSH" not in stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[redis]\nprefix = ""\n', "redis.prefix"),
+        ('[redis]\nurl = "http://h"\n', "no address of a store"),
+        ('[redis]\nurl = "redis://h"\npassword_file = "no"\n', "cannot read the store's"),
+        ('[redis]\ntls_ca_file = "no"\n', "redis.tls_ca_file"),
+        ('[history]\nkeep = "30m"\n', "2: history.keep: keep must be at least stream (1h)"),
+        ('[history]\nkeep = "2h"\n', "2: history.keep: keep must be at least first_look"),
+        ('[inbox]\nscrape = "0s"\n', "2: inbox.scrape: "),
+        ("[delivery]\nburst = 0\n", "2: delivery.burst: "),
+        ('permalink_base = "ofu.example.com"\n', "1: permalink_base: "),
+        (SLACK + 'token_env = "OFU_SHORT"\n', "the Slack token must begin with xoxb-"),
+        ('[[receiver]]\ntype = "slack"\nname = "a"\nwebhook_env = "OFU_SHORT"\n', "https://"),
+        (WEBHOOK + 'secret_env = "OFU_SHORT"\n', "is not whsec_ and base64"),
+    ],
+)
+def test_what_serve_would_refuse_is_an_error_already_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    monkeypatch.setenv("OFU_SHORT", "HUSH")
+    (folder / "config.toml").write_text(text)
+    code, _, stderr = check(folder)
+    assert code == 1
+    assert told in stderr
+    assert "HUSH" not in stderr
+
+
+def test_what_works_and_should_not_stay_so_is_warned_of(folder: Path) -> None:
+    (folder / "token").write_text("xoxb-1")
+    (folder / "token").chmod(0o644)
+    with (folder / "config.toml").open("a") as file:
+        file.write(SLACK.replace("C0123456789", "#oncall") + 'token_file = "token"\n')
+    code, stdout, stderr = check(folder)
+    assert code == 0
+    assert stdout.startswith("ok: ")
+    assert "warning: a: channel '#oncall' is no channel's ID" in stderr
+    assert "token: every user of this machine can read it; chmod 600" in stderr

@@ -591,7 +591,7 @@ def test_a_broken_chunk_is_told_and_the_rest_is_read(
 def test_chunks_past_their_time_are_deleted_and_all_keys_expire(
     redis_client: redis.Redis,
 ) -> None:
-    history = fresh(redis_client, keep=Duration.parse("2h"))
+    history = fresh(redis_client, keep=Duration.parse("2h"), first_look=Duration.parse("1h"))
     filled(redis_client, history, hours=4)
     history.announce("a", ContextEvent(kind="restart", span=Interval(start_ms=NOW, end_ms=NOW)))
     redis_client.hset(KEYS.about("a"), "name", "x")
