@@ -33,8 +33,12 @@ BoolArray = npt.NDArray[np.bool_]
 _PHASES = {"checkpoint", "evaluation", "restart", "planned_change"}
 # An announcement without an end explains a fall for so long: restarts take 2 to 20 min.
 _OPEN_PHASE = Duration(1_200_000)
-# A sample below this share of its stretch's level is a dip and is not compared.
-_DIP = 0.88
+# A sample further below its stretch's level than this share of it is a dip and not compared,
+_DIP = 0.12
+# ... unless the job's noise reaches so far: of a normal one this leaves out 1 in 700.
+_DIP_DEVIATIONS = 3.0
+# Samples of a running median: most dips are longer than half of it.
+_SMOOTH = 7
 # At least this share of the samples since the onset must be low: else it was a spike.
 _LOW_SHARE = 0.5
 # More than this share of a job's GPUs fell: something they share.
@@ -163,16 +167,34 @@ def _sides(
     effect = settings.min_effect / 2
     # Evaluations at the level of the fall and edges of dips are no level to fall from.
     least = candidate.before * (1 - settings.min_effect) - 2 * candidate.scale
-    old = np.flatnonzero(_undipped(before, at_most=candidate.before) & (before >= least))
+    old = np.flatnonzero(_undipped(before, candidate) & (_smooth(before) >= least))
     if len(old) < settings.min_before:
         return Rejected(reason=f"too few samples: {len(old)} at the level before the onset")
-    old = old[latest_level(before[old], least=settings.min_before, effect=effect) :]
+    old = _level_before(before, old, candidate, settings)
     low = after < float(np.median(before[old])) * (1 - effect)
     if low.mean() < _LOW_SHARE:
         return Rejected(reason=f"a spike: only {low.sum()} of {len(after)} samples are low")
-    new = np.flatnonzero(_undipped(after, at_most=candidate.before))
+    new = np.flatnonzero(_undipped(after, candidate))
     new = new[latest_level(after[new], least=settings.min_after, effect=effect) :]
     return old, first + new
+
+
+def _level_before(
+    before: FloatArray, use: IntArray, candidate: Candidate, settings: Verification
+) -> IntArray:
+    """Return which of the samples in use stand on the level that was fallen from.
+
+    That is the latest one, unless it is the fallen one already: where the online stage saw the
+    onset late, the level before that.
+    """
+    fallen = (candidate.before + candidate.after) / 2
+    while True:
+        start = latest_level(
+            before[use], least=settings.min_before, effect=settings.min_effect / 2
+        )
+        if start < settings.min_before or float(np.median(before[use[start:]])) > fallen:
+            return use[start:]
+        use = use[:start]
 
 
 def _apart(candidate: Candidate, window: Window, model: Model) -> Confirmed | Rejected:
@@ -229,15 +251,27 @@ def _apart(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
     )
 
 
-def _undipped(values: FloatArray, *, at_most: float) -> BoolArray:
+def _undipped(values: FloatArray, candidate: Candidate) -> BoolArray:
     """Return which samples are no dips below the level that most of them stand on.
 
-    Parameters
-    ----------
-    at_most
-        The level that was expected: after an earlier drop most samples lie above it.
+    After an earlier drop most samples lie above the level that was expected, so that is the
+    most that it can be. Noise that hides a dip's samples does not hide their median.
     """
-    return np.asarray(values >= _DIP * min(float(np.percentile(values, 70)), at_most))
+    smooth = _smooth(values)
+    level = min(float(np.percentile(smooth, 70)), candidate.before)
+    single, several = (
+        level - max(_DIP * level, deviations * candidate.scale)
+        for deviations in (_DIP_DEVIATIONS, 2)
+    )
+    return np.asarray((values >= single) & (smooth >= several))
+
+
+def _smooth(values: FloatArray) -> FloatArray:
+    """Return the running median of a minute of 10 s samples, fewer at the ends."""
+    half = min(_SMOOTH // 2, (len(values) - 1) // 2)
+    padded = np.pad(values, half, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
+    return np.asarray(np.median(windows, axis=1))
 
 
 def _step(
@@ -256,17 +290,15 @@ def _step(
     if np.ptp(before) + np.ptp(after) <= 1e-9 * max(abs(old), 1e-9):
         return _exact(old), _exact(new), float(new == old)
     counts = np.array([len(before), len(after)])
-    degrees = max(int(counts.sum()) - 2, 1)
+    n = int(counts.sum())
+    residual = np.concatenate([before - old, after - new])[:, None]
     # Newey-West's rule of thumb is 4 (n/100)^(2/9): too short for AR(1) noise of 10 s samples.
-    lags = min(max(width, round(1.3 * np.sqrt(counts.sum()))), int(counts.sum()) - 1)
-    scores = np.zeros((int(counts.sum()), 2))
-    scores[: len(before), 0] = before - old
-    scores[len(before) :, 1] = after - new
-    robust = np.diag(S_hac_simple(scores, nlags=lags)) / counts**2
-    spread = np.sqrt(np.maximum(robust, 0.0))
-    # Robust errors are too small where a side has few samples; white noise is the least.
-    noise = float(np.sqrt((scores**2).sum() / degrees))
-    spread = np.maximum(spread, noise / np.sqrt(counts))
+    lags = min(max(width, round(1.3 * np.sqrt(n))), n - 1)
+    # One noise for both sides: that of few samples alone says little about itself.
+    power = float((residual**2).sum())
+    robust = max(float(S_hac_simple(residual, nlags=lags)[0, 0]), power)
+    degrees = max(n - 2, 1)
+    spread = np.sqrt(robust / degrees / counts)
     t = (new - old) / float(np.hypot(*spread))
     p = float(2 * stdtr(degrees, -abs(t)))
     return _estimate(old, float(spread[0])), _estimate(new, float(spread[1])), p

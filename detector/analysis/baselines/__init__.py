@@ -64,7 +64,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     lookback: Duration = Duration(3_600_000)
     min_before: int = 8
     min_after: int = 3
-    min_effect: float = 0.05
+    min_effect: float = 0.02
     significance: float = 1e-4
 
 

@@ -207,6 +207,7 @@ def _end(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray) -
     state.dip_ms[at] = 0
     # The last of a warm-up is a small fall that ends by itself; a deep one is still news.
     warm = at[state.dip_still[at]]
+    state.warm_ms[warm] = times_ms[warm] + baseline.tail
     state.quiet_ms[warm] = times_ms[warm] + baseline.tail
     state.quiet_level[warm] = (1 - baseline.deep) * state.level[warm]
 

@@ -30,6 +30,8 @@ RING = 64
 MEANS = 8
 # Kinds of dips remembered per column: checkpoints, evaluations, restarts and some variants.
 HABITS = 8
+# Sizes of falls that are looked for side by side.
+SHIFTS = 3
 
 # Noise below this share of the level is not believed: quantised or very quiet series would
 # otherwise alarm on what nobody would call a change.
@@ -128,11 +130,13 @@ class Level(
     habit_cap: Duration = Duration(540_000)
     habit_margin: float = 1.3
     patience: Duration = Duration(1_500_000)
-    min_effect: float = 0.05
-    evidence: float = 12.0
+    min_effect: float = 0.02
+    young_effect: float = 0.05
+    young: Duration = Duration(3_600_000)
+    evidence: float = 10.0
     block_samples: int = 6
     block_span: Duration = Duration(20_000)
-    memory: Duration = Duration(1_800_000)
+    memory: Duration = Duration(3_600_000)
     rise_share: float = 0.25
     rise_floor: Duration = Duration(60_000)
     rise_cap: Duration = Duration(900_000)
@@ -158,15 +162,17 @@ class LevelState(Columns):
         The baseline and the standard deviation of a healthy sample about it.
     settled, settle_ms
         Whether warm-up is over; since when the level has been settling.
-    block_sum, block_count, block_ms, blocks, block_var, block_cov
-        The block that is filling, how many were closed, variance of a block mean and its
-        covariance with the mean before.
+    block_sum, block_count, block_ms, blocks
+        The block that is filling, and how many were closed.
+    block_dev, wide_dev, wide_sum, wide_count
+        Deviation of a block mean and of a mean over several blocks about the level, as of a
+        normal; the wider mean that is filling.
     means, means_ms
         The latest block means and their starts. Shape ``(columns, MEANS)``.
-    evidence, evidence_peak, drift_ms, drift_sum, drift_count
-        The CUSUM and the blocks since it left zero.
-    sharp, sharp_ms
-        The CUSUM for greater falls, and when it left zero.
+    evidence, evidence_ms, evidence_peak, peak_ms, fall_sum, fall_count
+        The CUSUMs, each for a greater fall: nats, when it left zero, its peak since then, the
+        end of the block that made it, sum and number of the block means since then.
+        Shape ``(columns, SHIFTS)``.
     rise_ms, rise_count
         Since when, and for how many blocks, the level has been above the baseline.
     dip_level
@@ -193,6 +199,8 @@ class LevelState(Columns):
         row that are back.
     quiet_ms, quiet_level
         After a refusal: silent until then, unless the level falls below that.
+    warm_ms
+        After a restart: until then small falls are its warm-up.
     raised, raised_ms, raised_level
         What was raised and is not settled yet, its onset and level.
     habit_level, habit_ms
@@ -213,17 +221,18 @@ class LevelState(Columns):
     block_count: IntArray
     block_ms: IntArray
     blocks: IntArray
-    block_var: FloatArray
-    block_cov: FloatArray
+    block_dev: FloatArray
+    wide_dev: FloatArray
+    wide_sum: FloatArray
+    wide_count: IntArray
     means: FloatArray
     means_ms: IntArray
     evidence: FloatArray
+    evidence_ms: IntArray
     evidence_peak: FloatArray
-    drift_ms: IntArray
-    drift_sum: FloatArray
-    drift_count: IntArray
-    sharp: FloatArray
-    sharp_ms: IntArray
+    peak_ms: IntArray
+    fall_sum: FloatArray
+    fall_count: IntArray
     rise_ms: IntArray
     rise_count: IntArray
     dip_level: FloatArray
@@ -261,6 +270,7 @@ class LevelState(Columns):
     back_ms: IntArray
     quiet_ms: IntArray
     quiet_level: FloatArray
+    warm_ms: IntArray
     raised: IntArray
     raised_ms: IntArray
     raised_level: FloatArray
@@ -269,7 +279,9 @@ class LevelState(Columns):
 
 
 _WIDE = {"ring": RING, "means": MEANS, "means_ms": MEANS, "habit_level": HABITS,
-         "habit_ms": HABITS}  # fmt: skip
+         "habit_ms": HABITS,
+         **dict.fromkeys(("evidence", "evidence_ms", "evidence_peak", "peak_ms", "fall_sum",
+                          "fall_count"), SHIFTS)}  # fmt: skip
 _UNKNOWN = {"ring", "level", "scale", "means", "run_value", "held_level", "held_scale",
             "quiet_level", "habit_level"}  # fmt: skip
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from detector.analysis.baselines import noise
 from detector.analysis.baselines.excursion import edge, learn
 from detector.analysis.baselines.level import (
     DRIFT,
@@ -29,6 +30,8 @@ _THAWED = 3
 # A run of identical values must be so many times as long as any before it: series with few
 # digits repeat themselves.
 _RUN_FACTOR = 4
+# A refused drift is asked about again after this part of the time that it has lasted.
+_PATIENCE = 4
 # Identical values in a row from which on a run teaches nothing.
 _SUSPECT_RUN = 5
 # Samples over which the noise is measured. Chosen: half an hour of 10 s samples.
@@ -50,7 +53,7 @@ def settled(
             if isinstance(outcome, Confirmed):
                 _hold(state, column, outcome)
             else:
-                _quieten(baseline, state, column)
+                _quieten(baseline, state, column, raised)
 
 
 def _hold(state: LevelState, column: int, outcome: Confirmed) -> None:
@@ -63,10 +66,12 @@ def _hold(state: LevelState, column: int, outcome: Confirmed) -> None:
     _restart(state, column, max(outcome.after.value, 0.0))
 
 
-def _quieten(baseline: Level, state: LevelState, column: int) -> None:
+def _quieten(baseline: Level, state: LevelState, column: int, raised: int) -> None:
     """Say nothing more until this has lasted twice as long or grown by half."""
-    lasted_ms = state.seen_ms[column] - state.raised_ms[column]
-    state.quiet_ms[column] = state.seen_ms[column] + max(int(lasted_ms), int(baseline.floor))
+    lasted_ms = int(state.seen_ms[column] - state.raised_ms[column])
+    # What is small is refused for want of evidence, and that grows with every block.
+    more_ms = lasted_ms // _PATIENCE if raised == DRIFT else lasted_ms
+    state.quiet_ms[column] = state.seen_ms[column] + max(more_ms, int(baseline.floor))
     fall = state.level[column] - state.raised_level[column]
     state.quiet_level[column] = state.raised_level[column] - 0.5 * fall
 
@@ -88,7 +93,7 @@ def _restart(state: LevelState, column: int, level: float) -> None:
     state.settled[column] = False
     state.settle_ms[column] = state.seen_ms[column]
     for name in ("block_count", "blocks", "evidence", "evidence_peak",
-                 "sharp", "rise_count", "dip_ms",
+                 "rise_count", "dip_ms",
                  "back_count", "quiet_ms", "raised"):  # fmt: skip
         getattr(state, name)[column] = 0
 
@@ -125,8 +130,7 @@ def _recover(
     _restart(state, column, level)
     state.scale[column] = scale
     state.settled[column] = True
-    state.blocks[column] = 2
-    state.block_var[column] = 2 * scale**2 / baseline.block_samples
+    noise.guess(baseline, state, np.array([column]))
     state.held_level[column] = np.nan
     if lasted_ms <= baseline.patience:
         learn(

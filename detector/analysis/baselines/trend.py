@@ -1,10 +1,10 @@
-"""Block means: how the level is first found, follows, settles, drifts down and rises."""
+"""Block means: how the level is first found, settles, follows and rises."""
 
 import numpy as np
 
-from detector.analysis.baselines.excursion import edge, habit_ms, learn, unknown_ms
+from detector.analysis.baselines import drift, noise
+from detector.analysis.baselines.excursion import edge
 from detector.analysis.baselines.level import (
-    DRIFT,
     LEAST_SCALE,
     MEANS,
     RING,
@@ -14,8 +14,7 @@ from detector.analysis.baselines.level import (
     recent,
 )
 from detector.analysis.baselines.rows import Found
-from detector.analysis.change import Candidate, Shift
-from detector.analysis.cusum import fall_evidence
+from detector.analysis.change import Shift
 from detector.series import FloatArray, IntArray
 
 # Noise of block means below this share of the level is not believed. A third of the least
@@ -23,12 +22,9 @@ from detector.series import FloatArray, IntArray
 _LEAST_BLOCK_SCALE = 0.005
 # Blocks agree, and the level has settled, within this share of the level.
 _AGREEMENT = 0.02
-# A second sum looks for falls this many times the least effect: where the noise is as large as
-# the fall, the sum for the least one takes three times as long.
-_SHARP = 4
-# A drift is on its way back when the latest block lies above its mean by this share of it.
-_RISING = 0.3
-# Blocks that a drift or a rise needs at least.
+# A rise is more than this share of the level: healthy series wander by as much.
+_RISE = 0.03
+# Blocks that a rise needs at least.
 _LEAST_BLOCKS = 3
 
 
@@ -72,11 +68,8 @@ def _settle_at_once(
 def _settled(baseline: Level, state: LevelState, at: IntArray) -> None:
     """End the warm-up: from now on blocks are judged, with their noise guessed from samples."""
     state.settled[at] = True
-    # Twice: neighbouring samples are alike, so their means vary more than independent ones'.
-    state.block_var[at] = 2 * state.scale[at] ** 2 / baseline.block_samples
-    state.block_cov[at] = 0
-    state.blocks[at] = 2
-    state.evidence[at] = state.sharp[at] = 0
+    noise.guess(baseline, state, at)
+    state.evidence[at] = 0
     state.rise_count[at] = 0
 
 
@@ -172,132 +165,34 @@ def _judge(
     mean: FloatArray,
     found: Found,
 ) -> None:
-    level = state.level[at]
-    scale = np.maximum(_long_run_scale(state, at), _LEAST_BLOCK_SCALE * level)
-    before = state.evidence[at]
-    evidence = _accumulated(baseline, level, mean, before, scale=scale, times=1)
-    sharp = _accumulated(baseline, level, mean, state.sharp[at], scale=scale, times=_SHARP)
-    leaving = (state.sharp[at] <= 0) & (sharp > 0)
-    state.sharp_ms[at] = np.where(leaving, state.block_ms[at], state.sharp_ms[at])
-    state.sharp[at] = sharp
-    starting = (before <= 0) & (evidence > 0)
-    ending = (before > 0) & (evidence <= 0) & (state.evidence_peak[at] >= baseline.evidence)
-    if ending.any():
-        _learn_drift(baseline, state, at[ending])
-    state.drift_ms[at] = np.where(starting, state.block_ms[at], state.drift_ms[at])
-    fresh = starting | (evidence <= 0)
-    state.drift_sum[at] = np.where(fresh, 0.0, state.drift_sum[at]) + np.where(
-        evidence > 0, mean, 0
-    )
-    state.drift_count[at] = np.where(fresh, 0, state.drift_count[at]) + (evidence > 0)
-    state.evidence_peak[at] = np.where(
-        fresh, evidence, np.maximum(state.evidence_peak[at], evidence)
-    )
-    state.evidence[at] = evidence
-    rising = mean > level + np.maximum(0.6 * baseline.min_effect * level, 3 * scale)
+    scale = np.maximum(noise.long_run(state, at), _LEAST_BLOCK_SCALE * state.level[at])
+    warm = state.warm_ms[at] > times_ms[at]
+    state.warm_ms[at] = np.where(mean >= state.level[at] - scale, 0, state.warm_ms[at])
+    if warm.all():
+        return
+    at, mean, scale = at[~warm], mean[~warm], scale[~warm]
+    drift.weigh(baseline, state, at, mean=mean, scale=scale)
+    rising = mean > state.level[at] + np.maximum(_RISE * state.level[at], 3 * scale)
     state.rise_ms[at] = np.where(
         state.rise_count[at] == 0, state.block_ms[at], state.rise_ms[at]
     )
     state.rise_count[at] = np.where(rising, state.rise_count[at] + 1, 0)
-    calm = ~rising & (np.maximum(evidence, sharp) < baseline.evidence / 3)
+    calm = ~rising & drift.calm(baseline, state)[at]
     _follow(baseline, state, at[calm], times_ms, mean=mean[calm], scale=scale[calm])
-    _raise_drift(baseline, state, at, times_ms, mean=mean, scale=scale, found=found)
+    drift.raise_lasting(baseline, state, at, times_ms, mean=mean, scale=scale, found=found)
     _take_rise(baseline, state, at[rising], times_ms, found)
-
-
-def _accumulated(
-    baseline: Level, level: FloatArray, mean: FloatArray, evidence: FloatArray, *,
-    scale: FloatArray, times: int,
-) -> FloatArray:  # fmt: skip
-    """Return the evidence for a fall by ``times`` the least effect, this block included."""
-    evidence = fall_evidence(
-        level - mean,
-        evidence,
-        shift=times * baseline.min_effect * level,
-        scale=scale,
-        cap=baseline.evidence / _LEAST_BLOCKS,
-    )
-    # Bounded, so that it also forgets soon when the fall is over.
-    return np.minimum(evidence, 1.5 * baseline.evidence)
-
-
-def _long_run_scale(state: LevelState, at: IntArray) -> FloatArray:
-    """Return the standard deviation of a block mean with that of its neighbours added.
-
-    For AR(1) noise the long-run variance is (1 + r) / (1 - r) times the variance; a CUSUM that
-    ignores it raises 36 to 87 times as many false alarms (r = 0.5 to 0.8 of samples).
-    """
-    r = state.block_cov[at] / np.maximum(state.block_var[at], 1e-300)
-    # A correlation from few blocks is mostly chance: shrunk towards none.
-    r = np.clip(r * state.blocks[at] / (state.blocks[at] + 8), 0.0, 0.5)
-    # A variance from few blocks is too small half of the time: widened, as Student's t is.
-    wider = (1 + 2 / state.blocks[at]) * np.sqrt((1 + r) / (1 - r))
-    return np.asarray(np.sqrt(state.block_var[at]) * wider)
 
 
 def _follow(
     baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, *, mean: FloatArray,
     scale: FloatArray,
 ) -> None:  # fmt: skip
-    """Move level and block variance a little towards a healthy block."""
+    """Move the level a little towards a healthy block."""
+    noise.learn_noise(state, at, off=mean - state.level[at])
     span_ms = times_ms[at] - state.block_ms[at]
     gain = np.maximum(1 / (state.blocks[at] + 1), np.minimum(span_ms / baseline.memory, 0.2))
     off = np.clip(mean - state.level[at], -2 * scale, 2 * scale)
-    former = np.clip(state.means[at, -2] - state.level[at], -2 * scale, 2 * scale)
-    former = np.where(np.isfinite(former), former, 0.0)
-    slow = np.maximum(gain, 0.02)
-    # 1.15: what clipping at two standard deviations takes from the variance of a normal.
-    state.block_var[at] += slow * (1.15 * off**2 - state.block_var[at])
-    state.block_cov[at] += slow * (1.15 * off * former - state.block_cov[at])
     state.level[at] += gain * off
-
-
-def _learn_drift(baseline: Level, state: LevelState, at: IntArray) -> None:
-    relative = state.drift_sum[at] / np.maximum(state.drift_count[at], 1) / state.level[at]
-    lasted_ms = state.block_ms[at] - state.drift_ms[at]
-    learn(baseline, state, at, relative=relative, lasted_ms=lasted_ms)
-
-
-def _raise_drift(
-    baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, *, mean: FloatArray,
-    scale: FloatArray, found: Found,
-) -> None:  # fmt: skip
-    small = state.evidence[at] >= baseline.evidence
-    ripe = (small | (state.sharp[at] >= baseline.evidence)) & (state.raised[at] == 0)
-    ripe &= state.drift_count[at] >= _LEAST_BLOCKS
-    if not ripe.any():
-        return
-    at, mean, scale = at[ripe], mean[ripe], scale[ripe]
-    level = state.level[at]
-    since_ms = np.where(small[ripe], state.drift_ms[at], state.sharp_ms[at])
-    after = state.drift_sum[at] / state.drift_count[at]
-    latest = np.nanmean(state.means[at, -_LEAST_BLOCKS:], axis=1)
-    relative = latest / level
-    wait = unknown_ms(baseline, state, at, onset_ms=since_ms, relative=relative)
-    wait = np.maximum(wait, habit_ms(baseline, state, at, relative=relative))
-    believed = times_ms[at] - since_ms >= wait
-    believed &= latest <= level * (1 - baseline.min_effect)
-    # On its way back up: a warm-up's tail, or the end of a phase.
-    believed &= mean <= after + np.maximum(scale, _RISING * (level - after))
-    believed &= (times_ms[at] >= state.quiet_ms[at]) | (latest < state.quiet_level[at])
-    chosen = zip(at[believed], latest[believed], since_ms[believed], strict=True)
-    for k, now, onset_ms in chosen:
-        state.raised[k] = DRIFT
-        state.raised_ms[k] = onset_ms
-        state.raised_level[k] = now
-        found.candidates.append(
-            Candidate(
-                column=int(found.columns[k]),
-                cause="drift",
-                direction="down",
-                onset_ms=int(onset_ms),
-                time_ms=int(times_ms[k]),
-                before=float(state.level[k]),
-                after=float(now),
-                scale=float(state.scale[k]),
-                step_ms=int(state.step_ms[k]),
-            )
-        )
 
 
 def _take_rise(
@@ -315,10 +210,9 @@ def _take_rise(
         )
         level, scale = usual(recent(state, np.array([k]), most))
         state.level[k], state.scale[k] = level[0], scale[0]
-        state.block_var[k] = max(state.block_var[k], scale[0] ** 2 / baseline.block_samples * 2)
-        state.blocks[k] = 2
+        noise.guess(baseline, state, np.array([k]))
         state.rise_count[k] = 0
-        state.evidence[k] = state.sharp[k] = 0
+        state.evidence[k] = 0
         if np.isnan(state.held_level[k]):
             found.shifts.append(
                 Shift(
