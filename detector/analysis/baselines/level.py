@@ -21,7 +21,7 @@ from detector.series import Duration, FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
-VERSION = 2
+VERSION = 3
 """Grows with every change of the state's meaning; older packed states then start cold."""
 
 # Samples kept per column: a robust level from a minute of 1 s samples.
