@@ -164,9 +164,9 @@ class LevelState(Columns):
         Whether warm-up is over; since when the level has been settling.
     block_sum, block_count, block_ms, blocks
         The block that is filling, and how many were closed.
-    block_dev, wide_dev, wide_sum, wide_count
-        Deviation of a block mean and of a mean over several blocks about the level, as of a
-        normal; the wider mean that is filling.
+    block_dev, wide_dev, wide_mean, wide_sum, wide_count
+        Standard deviation of a block mean and of a mean over several blocks; the latest of
+        the wider means, and the one that is filling.
     means, means_ms
         The latest block means and their starts. Shape ``(columns, MEANS)``.
     evidence, evidence_ms, evidence_peak, peak_ms, fall_sum, fall_count
@@ -223,6 +223,7 @@ class LevelState(Columns):
     blocks: IntArray
     block_dev: FloatArray
     wide_dev: FloatArray
+    wide_mean: FloatArray
     wide_sum: FloatArray
     wide_count: IntArray
     means: FloatArray
@@ -283,7 +284,7 @@ _WIDE = {"ring": RING, "means": MEANS, "means_ms": MEANS, "habit_level": HABITS,
          **dict.fromkeys(("evidence", "evidence_ms", "evidence_peak", "peak_ms", "fall_sum",
                           "fall_count"), SHIFTS)}  # fmt: skip
 _UNKNOWN = {"ring", "level", "scale", "means", "run_value", "held_level", "held_scale",
-            "quiet_level", "habit_level"}  # fmt: skip
+            "quiet_level", "habit_level", "wide_mean"}  # fmt: skip
 
 
 def blank(columns: int) -> LevelState:

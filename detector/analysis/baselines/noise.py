@@ -1,8 +1,9 @@
-"""How much block means scatter about the level, neighbours' likeness paid for.
+"""How much block means scatter, neighbours' likeness paid for.
 
-Deviations are tracked as medians: a step up where one exceeds the present estimate, a step down
-where it does not. No single block, and no minority of them, moves the estimate far: warm-ups,
-shallow evaluations and the first minutes of a fall do not pass for noise.
+What counts is by how much a block differs from the one before, not from the level: a level that
+lags behind is no noise. These differences are tracked as medians, with a step up where one
+exceeds the present estimate and a step down where it does not: no single block and no minority
+of them moves the estimate far, and the first minutes of a fall do not pass for noise.
 """
 
 import numpy as np
@@ -17,8 +18,6 @@ _WIDE = 5
 # Steps shrink as 1.2 / n, the best for a median of normal deviations, down to those that
 # remember an hour of one-minute blocks.
 _STEP, _LEAST_STEP = 1.2, 1 / 60
-# A block counts in its wider mean with at most so many deviations.
-_MOST = 4.0
 
 
 def guess(baseline: Level, state: LevelState, at: IntArray) -> None:
@@ -27,6 +26,7 @@ def guess(baseline: Level, state: LevelState, at: IntArray) -> None:
     state.block_dev[at] = state.scale[at] * np.sqrt(2 / baseline.block_samples)
     state.wide_dev[at] = state.block_dev[at] / np.sqrt(_WIDE)
     state.wide_sum[at] = state.wide_count[at] = 0
+    state.wide_mean[at] = np.nan
     state.blocks[at] = 2
 
 
@@ -42,22 +42,23 @@ def long_run(state: LevelState, at: IntArray) -> FloatArray:
     return np.asarray(deviation * (1 + 2 / state.blocks[at]))
 
 
-def learn_noise(state: LevelState, at: IntArray, *, off: FloatArray) -> None:
-    """Take healthy blocks' deviations from the level."""
+def learn_noise(state: LevelState, at: IntArray, *, mean: FloatArray) -> None:
+    """Take healthy blocks' means."""
     blocks = state.blocks[at]
     step = np.maximum(_STEP / blocks, _LEAST_STEP)
-    deviation = _tracked(state.block_dev[at], off, step)
-    most = _MOST * np.maximum(deviation, np.sqrt(_WIDE) * state.wide_dev[at])
-    total = state.wide_sum[at] + np.clip(off, -most, most)
-    count = state.wide_count[at] + 1
+    state.block_dev[at] = _tracked(state.block_dev[at], mean - state.means[at, -2], step)
+    total, count = state.wide_sum[at] + mean, state.wide_count[at] + 1
     full = count >= _WIDE
-    wide = _tracked(state.wide_dev[at], total / _WIDE, np.maximum(_STEP / (2 + blocks / _WIDE), 2 * _LEAST_STEP))
-    state.block_dev[at] = deviation
+    # Of wider means there are fewer, hence the larger steps.
+    step = np.maximum(_STEP / (2 + blocks / _WIDE), 2 * _LEAST_STEP)
+    wide = _tracked(state.wide_dev[at], total / count - state.wide_mean[at], step)
     state.wide_dev[at] = np.where(full, wide, state.wide_dev[at])
+    state.wide_mean[at] = np.where(full, total / count, state.wide_mean[at])
     state.wide_sum[at] = np.where(full, 0.0, total)
     state.wide_count[at] = np.where(full, 0, count)
 
 
-def _tracked(deviation: FloatArray, off: FloatArray, step: FloatArray) -> FloatArray:
-    side = np.where(abs(off) > _MEDIAN * deviation, 1.0, -1.0)
-    return np.asarray(deviation * np.exp(step * side))
+def _tracked(deviation: FloatArray, difference: FloatArray, step: FloatArray) -> FloatArray:
+    """Return the deviation after a difference of two that each deviate so; NaN says nothing."""
+    side = np.sign(abs(difference) - np.sqrt(2) * _MEDIAN * deviation)
+    return np.asarray(np.where(np.isfinite(side), deviation * np.exp(step * side), deviation))

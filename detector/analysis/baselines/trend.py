@@ -188,9 +188,9 @@ def _follow(
     scale: FloatArray,
 ) -> None:  # fmt: skip
     """Move the level a little towards a healthy block."""
-    noise.learn_noise(state, at, off=mean - state.level[at])
+    noise.learn_noise(state, at, mean=mean)
     span_ms = times_ms[at] - state.block_ms[at]
-    gain = np.maximum(1 / (state.blocks[at] + 1), np.minimum(span_ms / baseline.memory, 0.2))
+    gain = np.maximum(2 / (state.blocks[at] + 2), np.minimum(span_ms / baseline.memory, 0.2))
     off = np.clip(mean - state.level[at], -2 * scale, 2 * scale)
     state.level[at] += gain * off
 
