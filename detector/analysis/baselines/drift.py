@@ -16,7 +16,7 @@ _SOUGHT = np.array([1.5, 3.0, 6.0])
 # of one-minute blocks, and by then the level itself is not known well enough.
 _LEAST_SHIFT = 0.4
 # Blocks that a fall needs at least: no single one decides.
-_LEAST_BLOCKS = 3
+_LEAST_BLOCKS = 5
 # A sum is bounded, so that it also forgets soon when the fall is over.
 _BOUND = 1.5
 # The level follows until the evidence is this share of what an alarm takes.
