@@ -30,6 +30,14 @@ def guess(baseline: Level, state: LevelState, at: IntArray) -> None:
     state.blocks[at] = 2
 
 
+def rescale(state: LevelState, column: int, by: float) -> None:
+    """Go on at another level of the same job."""
+    for name in ("scale", "block_dev", "wide_dev"):
+        getattr(state, name)[column] *= by
+    state.wide_sum[column] = state.wide_count[column] = 0
+    state.wide_mean[column] = np.nan
+
+
 def long_run(state: LevelState, at: IntArray) -> FloatArray:
     """Return the standard deviation of a block mean, its likeness to its neighbours included.
 

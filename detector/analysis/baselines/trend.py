@@ -24,6 +24,8 @@ _LEAST_BLOCK_SCALE = 0.005
 _AGREEMENT = 0.02
 # A rise is more than this share of the level: healthy series wander by as much.
 _RISE = 0.03
+# After a rise the new level counts as known from so many blocks at most: it is followed soon.
+_RENEWED = 10
 # Blocks that a rise needs at least.
 _LEAST_BLOCKS = 3
 
@@ -208,9 +210,11 @@ def _take_rise(
             RING,
             max(2 * baseline.block_samples, int(state.rise_count[k]) * baseline.block_samples),
         )
-        level, scale = usual(recent(state, np.array([k]), most))
-        state.level[k], state.scale[k] = level[0], scale[0]
-        noise.guess(baseline, state, np.array([k]))
+        level, _ = usual(recent(state, np.array([k]), most))
+        # What makes the work quicker makes its noise greater in the same measure.
+        noise.rescale(state, int(k), float(level[0]) / before)
+        state.level[k] = level[0]
+        state.blocks[k] = min(int(state.blocks[k]), _RENEWED)
         state.rise_count[k] = 0
         state.evidence[k] = 0
         if np.isnan(state.held_level[k]):
