@@ -24,6 +24,9 @@ _LEAST_BLOCK_SCALE = 0.005
 _AGREEMENT = 0.02
 # A rise is more than this share of the level: healthy series wander by as much.
 _RISE = 0.03
+# A warm-up closes more than this share of its gap within three blocks (3 min): the slowest
+# one seen, with a time constant of 5 min, closes 45 %.
+_CLOSING = 0.12
 # After a rise the new level counts as known from so many blocks at most: it is followed soon.
 _RENEWED = 10
 # Blocks that a rise needs at least.
@@ -168,11 +171,9 @@ def _judge(
     found: Found,
 ) -> None:
     scale = np.maximum(noise.long_run(state, at), _LEAST_BLOCK_SCALE * state.level[at])
-    warm = state.warm_ms[at] > times_ms[at]
-    state.warm_ms[at] = np.where(mean >= state.level[at] - scale, 0, state.warm_ms[at])
-    if warm.all():
-        return
-    at, mean, scale = at[~warm], mean[~warm], scale[~warm]
+    warm = _warming(baseline, state, at, times_ms, scale=scale)
+    if warm.any():
+        at, mean, scale = at[~warm], mean[~warm], scale[~warm]
     drift.weigh(baseline, state, at, mean=mean, scale=scale)
     rising = mean > state.level[at] + np.maximum(_RISE * state.level[at], 3 * scale)
     state.rise_ms[at] = np.where(
@@ -183,6 +184,24 @@ def _judge(
     _follow(baseline, state, at[calm], times_ms, mean=mean[calm], scale=scale[calm])
     drift.raise_lasting(baseline, state, at, times_ms, mean=mean, scale=scale, found=found)
     _take_rise(baseline, state, at[rising], times_ms, found)
+
+
+def _warming(
+    baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, *, scale: FloatArray
+) -> BoolArray:
+    """Return where a restart's warm-up still closes the gap to the level; ends the others."""
+    warm = state.warm_ms[at] > times_ms[at]
+    if not warm.any():
+        return warm
+    begun_ms = state.warm_ms[at] - int(baseline.tail)
+    older, newer = (state.means[at, -6:-3].mean(axis=1), state.means[at, -3:].mean(axis=1))
+    seen = state.means_ms[at, -6] >= begun_ms
+    stalled = seen & (newer - older < _CLOSING * (state.level[at] - older))
+    back = state.means[at, -1] >= state.level[at] - scale
+    ended = warm & (stalled | back)
+    for end_ms in (state.warm_ms, state.quiet_ms):
+        end_ms[at] = np.where(ended, 0, end_ms[at])
+    return np.asarray(warm & ~ended)
 
 
 def _follow(
