@@ -6,24 +6,25 @@ from detector.series import FloatArray
 
 
 def fall_evidence(
-    fall: FloatArray, evidence: FloatArray, *, shift: FloatArray, scale: FloatArray, cap: float
-) -> FloatArray:
+    fall: FloatArray, evidence: FloatArray, *, shift: FloatArray, scale: FloatArray,
+    cap: float | FloatArray,
+) -> FloatArray:  # fmt: skip
     r"""Add one observation's log likelihood ratio of "fell by ``shift``" against "did not".
 
     .. math:: S_i = \max(0, S_{i-1} + \delta (z_i - \delta / 2)), \quad
               z = fall / scale, \quad \delta = shift / scale
 
-    One sum with the least shift of interest serves greater falls as well: its increments grow
-    with the fall. They are capped, so that no single observation decides.
+    A sum serves greater falls than its own as well: its increments grow with the fall. They are
+    capped, so that no single observation decides.
 
     Parameters
     ----------
     fall
-        Baseline minus observation, in the metric's unit. Shape ``(n,)``.
+        Baseline minus observation, in the metric's unit.
     evidence
-        The sums so far, nats. Shape ``(n,)``.
+        The sums so far, nats. All shapes broadcast against its own.
     shift
-        The least fall worth noticing, same unit as ``fall``.
+        The fall that is looked for, same unit as ``fall``.
     scale
         Standard deviation of one observation about the baseline, autocorrelation included.
     cap

@@ -115,8 +115,10 @@ def test_a_single_spike_is_refused() -> None:
 
 
 def test_a_loss_too_small_for_an_alarm_is_refused_with_its_size() -> None:
-    reason = refused(levels((0.5, 300), (0.485, 40)), candidate(onset=300, at=340, after=0.485))
-    assert reason == "smaller than an alarm is worth: -3.0%"
+    reason = refused(
+        levels((0.5, 300), (0.4925, 40)), candidate(onset=300, at=340, after=0.4925)
+    )
+    assert reason == "smaller than an alarm is worth: -1.5%"
 
 
 def test_a_fall_within_the_noise_is_not_significant() -> None:

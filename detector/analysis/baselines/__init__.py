@@ -51,11 +51,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes
     ----------
     lookback
-        How much history before the onset is compared. Chosen: twice the level's memory.
+        How much history before the onset is compared. Chosen: the level's memory.
     min_before, min_after
         Least samples of either side, dips left out.
     min_effect
-        Least relative change worth an incident.
+        Least relative change worth an incident; as for a drift.
     significance
         Greatest p of the mean-shift test. Chosen small because a candidate was picked as the
         most suspicious of very many stretches: 1e-4 of 1,440 minutes is one in a week.

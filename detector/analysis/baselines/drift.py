@@ -12,11 +12,12 @@ from detector.series import FloatArray, IntArray
 # The falls that the sums look for, in least effects: 3, 6 and 12 %. A sum serves falls of half
 # to twice its own size within an eighth of the optimum, and greater ones wait for habits.
 _SOUGHT = np.array([1.5, 3.0, 6.0])
-# Nor do they look for less than this share of a block's noise: a fall of 0.6 of it takes an hour
-# of one-minute blocks, and by then the level itself is not known well enough.
+# In steps of this share of a block's noise at least: a fall of 0.6 of it takes an hour of
+# one-minute blocks, and less than that is less than how well the level itself is known.
 _LEAST_SHIFT = 0.4
-# Blocks that a fall needs at least: no single one decides.
-_LEAST_BLOCKS = 5
+# Blocks that a fall needs at least: no single one decides. More in jobs old enough to have
+# shown longer phases: of one of 4 min five blocks of a minute are not all low.
+_LEAST_BLOCKS, _MOST_BLOCKS = 3, 5
 # A sum is bounded, so that it also forgets soon when the fall is over.
 _BOUND = 1.5
 # The level follows until the evidence is this share of what an alarm takes.
@@ -42,10 +43,12 @@ def weigh(
         before,
         shift=np.maximum(baseline.min_effect * level, _LEAST_SHIFT * scale[:, None]) * _SOUGHT,
         scale=scale[:, None],
-        cap=baseline.evidence / _LEAST_BLOCKS,
+        cap=baseline.evidence / _needed(baseline, state, at)[:, None],
     )
     evidence = np.minimum(evidence, _BOUND * baseline.evidence)
-    ended = (before > 0) & (evidence <= 0) & (state.evidence_peak[at] >= _PHASE * baseline.evidence)
+    ended = (
+        (before > 0) & (evidence <= 0) & (state.evidence_peak[at] >= _PHASE * baseline.evidence)
+    )
     if ended.any():
         _learn(baseline, state, at, ended)
     # Each sum keeps what it saw since it left zero: there the fall began, if it is one.
@@ -58,6 +61,13 @@ def weigh(
     state.peak_ms[at] = np.where(rising, state.seen_ms[at, None], state.peak_ms[at])
     state.fall_sum[at] = np.where(fresh, 0.0, state.fall_sum[at]) + on * mean[:, None]
     state.fall_count[at] = np.where(fresh, 0, state.fall_count[at]) + on
+
+
+def _needed(baseline: Level, state: LevelState, at: IntArray) -> FloatArray:
+    """Return how many blocks a fall needs to be news."""
+    block_ms = np.maximum(state.seen_ms[at] - state.block_ms[at], 1)
+    share = baseline.share * (state.block_ms[at] - state.first_ms[at]) / block_ms
+    return np.asarray(np.floor(np.clip(share, _LEAST_BLOCKS, _MOST_BLOCKS)))
 
 
 def _learn(baseline: Level, state: LevelState, at: IntArray, ended: BoolArray) -> None:
@@ -89,7 +99,7 @@ def raise_lasting(
     wait = np.maximum(wait, habit_ms(baseline, state, at, relative=after / level))
     young = since_ms - state.first_ms[at] < baseline.young
     effect = np.where(young, baseline.young_effect, baseline.min_effect)
-    believed = (count >= _LEAST_BLOCKS) & (times_ms[at] - since_ms >= wait)
+    believed = (count >= _needed(baseline, state, at)) & (times_ms[at] - since_ms >= wait)
     believed &= after <= level * (1 - effect)
     # On its way back up: a warm-up's tail, or the end of a phase.
     believed &= mean <= after + np.maximum(scale, _RISING * (level - after))
