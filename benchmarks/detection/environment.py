@@ -51,10 +51,11 @@ def told(interpreter: Path, arguments: Sequence[str]) -> Iterator[dict[str, Any]
         When it ends in failure.
     """
     command = (str(interpreter), "-m", "benchmarks.detection.peers", *arguments)
-    # One thread each: the benchmark shares the cores out itself.
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    # One thread each: the benchmark shares the cores out itself. What old packages say of new
+    # Pythons is not our subject.
+    ours = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, **threads}
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, **ours}
     )
     assert process.stdout is not None  # it is a pipe
     with process:

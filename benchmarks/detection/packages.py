@@ -152,7 +152,9 @@ def isolation_forest(x: Given, config: Config) -> tuple[IntArray, FloatArray]:
     odd = np.full(len(series), -np.inf)
     for start in range(60, len(series), 60):
         past = features[max(0, start - 360) : start]
-        forest = IsolationForest(n_estimators=50, max_samples=128, random_state=1).fit(past)
+        forest = IsolationForest(
+            n_estimators=50, max_samples=min(128, len(past)), random_state=1
+        ).fit(past)
         rows = slice(start, min(start + 60, len(series)))
         low = features[rows, 1] < np.median(past[:, 0])
         odd[rows] = np.where(low, -forest.score_samples(features[rows]), -np.inf)

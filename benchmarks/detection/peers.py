@@ -6,7 +6,6 @@ Writes JSON lines: ``{"done", "parts"}`` as it goes on, and one line a peer at t
 import argparse
 import json
 import time
-import warnings
 from importlib.metadata import version
 
 import numpy as np
@@ -30,7 +29,6 @@ def main() -> None:
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--match", default="", help="only peers whose name contains this")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # what old packages say of new Pythons is not our subject
     names = ("quiet", "change", "test_quiet", "test_change")
     cheap = Jobs(**dict(zip(names, options.cheap, strict=True)))
     dear = Jobs(**dict(zip(names, options.dear, strict=True)))
