@@ -80,7 +80,8 @@ def print_table(incidents: "Sequence[Incident]") -> None:
 
     table = Table(box=None, pad_edge=False)
     for name in ("incident\nonset (UTC)", "kind\njob", "state\nseverity", "change\n"):
-        table.add_column(name, overflow="fold")
+        # The id is there to be copied: it stays whole however narrow the terminal is.
+        table.add_column(name, overflow="fold", no_wrap=name.startswith("incident"))
     for item in incidents:
         state, kind, change = _cells(item)
         cells = (

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
     from detector.store.history import Rejected
 
+# chosen: a screenful
+_STRANGERS = 20
+# Clocks of hosts differ by so much without anything being wrong; [history] future's default.
+_JITTER_MS = 60_000
+
 
 @click.command()
 @config_option
@@ -32,14 +37,14 @@ def command(config_file: Path | None, *, limit: int) -> None:
         history = History(client, keys, config.history)
         history.discover(time.time_ns() // 1_000_000)
         seen = {job: history.last_seen(job) for job in history.jobs()}
-        latest = sorted(seen, key=lambda job: (-(seen[job] or 0), job))
+        now_ms = time.time_ns() // 1_000_000
+        latest = sorted(seen, key=lambda job: (*_place(seen[job], now_ms=now_ms), job))
         about = history.describe_many(latest[:limit])
-        nobodys = history.rejected("")
+        nobodys, strangers = history.rejected(""), history.strangers()
     if not latest:
         click.echo(
             f"No job has a history yet. One begins with: XADD {keys.samples('JOB')} * v 0.41"
         )
-    now_ms = time.time_ns() // 1_000_000
     for job in latest[:limit]:
         who = about[job]
         parts = (who.title, ago(seen[job], now_ms=now_ms), who.owner, who.gpu_model)
@@ -50,16 +55,37 @@ def command(config_file: Path | None, *, limit: int) -> None:
         click.echo("Set aside, of no job:")
         for line in aside_lines(nobodys):
             click.echo(line)
+    if strangers:
+        click.echo(
+            "Keys that name no job; percent-encode %, {, }, white space in the job's id:"
+        )
+        for key in strangers[:_STRANGERS]:
+            click.echo(printable(f"  {key}"))
+        if len(strangers) > _STRANGERS:
+            click.echo(f"  ... and {len(strangers) - _STRANGERS} more")
 
 
 def ago(time_ms: int | None, *, now_ms: int) -> str:
     """Return how long ago the newest entry was; ids of third parties may be any number."""
-    from detector.series import Duration
+    from detector.notify.wording import span_text
+    from detector.store.entries import EARLIEST_MS
 
-    if time_ms is None:
-        return "never"
-    since_ms = (now_ms - time_ms) // 1000 * 1000
-    return f"{Duration(since_ms)} ago" if since_ms >= 0 else "from the future"
+    if time_ms is None or time_ms < 0:
+        return "no entry yet"
+    if time_ms < EARLIEST_MS:
+        return "its newest entry has no time in epoch milliseconds"
+    since_ms = now_ms - time_ms
+    if since_ms < -_JITTER_MS:
+        return "its newest entry lies in the future: the writer's clock is wrong"
+    return f"{span_text(since_ms)} ago"
+
+
+def _place(time_ms: int | None, *, now_ms: int) -> tuple[bool, int]:
+    """Where a job stands in the list: a sane newest entry first, the latest of them first."""
+    from detector.store.entries import EARLIEST_MS
+
+    sane = time_ms is not None and EARLIEST_MS <= time_ms <= now_ms + _JITTER_MS
+    return not sane, -(time_ms or 0)
 
 
 def aside_lines(rejected: "Mapping[str, Rejected]") -> list[str]:

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
     from detector.fleet import Job
     from detector.incident.incident import Incident
-    from detector.series import FloatArray, Interval, Window
+    from detector.series import ContextEvent, FloatArray, Interval, Window
     from detector.store.history import History, Rejected
     from detector.store.ledger import Ledger
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COLUMNS = 72
+_EVENTS = 5  # chosen: the last hour or two of a job with checkpoints
 
 
 @click.command()
@@ -69,6 +70,7 @@ class _Seen:
 
     about: "Job"
     window: "Window"
+    undescribed: "Sequence[str]"
     rejected: "Mapping[str, Rejected]"
     incidents: "Sequence[Incident]"
     newest_ms: int | None
@@ -82,6 +84,7 @@ def _look(job: str, history: "History", ledger: "Ledger", *, span: "Interval") -
     return _Seen(
         about=history.describe(job),
         window=history.window(job, start_ms=span.start_ms, end_ms=span.end_ms),
+        undescribed=history.undescribed(job),
         rejected=history.rejected(job),
         incidents=ledger.incidents(job=job),
         newest_ms=history.last_seen(job),
@@ -93,7 +96,9 @@ def _print(seen: _Seen, *, last: str, now_ms: int) -> None:
     from detector.cli.jobs import ago, aside_lines
     from detector.log import printable
 
-    for line in [*_who(seen.about), *_history(seen.window, last=last)]:
+    unusable = [f"  not usable in its description: {text}" for text in seen.undescribed]
+    history = [*_history(seen.window, last=last), *_announced(seen.window.events)]
+    for line in [*_who(seen.about), *unusable, *history]:
         click.echo(printable(line))
     if not len(seen.window.times_ms):
         click.echo(f"  its newest entry: {ago(seen.newest_ms, now_ms=now_ms)}")
@@ -139,20 +144,38 @@ def _history(window: "Window", *, last: str) -> list[str]:
     if not known.any():
         return [f"OFU: no usable sample in the last {last}"]
     times = window.times_ms
-    # To a tenth of a second: scrapes jitter.
-    step = round(float(np.median(np.diff(times))) / 100) * 100 if len(times) > 1 else 0
+    step = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+    # To a tenth of a second, since scrapes jitter; what is quicker than that, as it is.
+    step = max(1, round(step)) if step < 1000 else round(step / 100) * 100
+    every = f"every {Duration(step)}, " if len(times) > 1 else ""
     low, middle, high = np.percentile(ofu[known], [5, 50, 95])
     usable = int(known.sum())
     fields = sorted(name for name in window.fields if name != "ofu")
     return [
         f"OFU over the last {last}: {usable} samples, {len(ofu) - usable} unusable, "
-        f"every {Duration(step)}, newest {iso(int(times[-1]))}",
+        f"{every}newest {iso(int(times[-1]))}",
         f"  5 % / median / 95 %: {low:.3f} / {middle:.3f} / {high:.3f}, "
         f"now {ofu[known][-1]:.3f}",
         f"  {_sparkline(ofu)}",
         *([f"  also: {', '.join(fields)}"] if fields else []),
         *([f"  per GPU: {window.gpus.shape[1]}"] if window.gpus is not None else []),
     ]
+
+
+def _announced(events: "Sequence[ContextEvent]") -> list[str]:
+    """What was announced, newest last; the older ones are only counted."""
+    from detector.notify.wording import span_text
+    from detector.series import iso
+
+    if not events:
+        return []
+    more = len(events) - _EVENTS
+    lines = [f"Announced:{f' (and {more} earlier)' if more > 0 else ''}"]
+    for event in events[-_EVENTS:]:
+        lasted = f" for {span_text(event.span.length_ms)}" if event.span.length_ms else ""
+        note = f": {event.note}" if event.note else ""
+        lines.append(f"  {iso(event.span.start_ms // 1000 * 1000)}{lasted}  {event.kind}{note}")
+    return lines
 
 
 def _sparkline(values: "FloatArray") -> str:

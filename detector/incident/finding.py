@@ -48,7 +48,7 @@ def begun(finding: Finding, *, family: str, time_ms: int, job: Job, cluster: str
         gpus=finding.gpus,
         gpu_places=finding.gpu_places,
         attribution_confidence=finding.attribution_confidence,
-        gpus_total=finding.gpus_total or len(job.roster) or None,
+        gpus_total=finding.gpus_total or len(job.roster) or _reporting(finding),
         hosts_total=hosts or None,
         runbook=rule.runbook,
         recommended_action=rule.action,
@@ -168,6 +168,12 @@ def graver(known: Incident, fresh: Incident) -> Incident:
 def rank(severity: Severity) -> int:
     """Return the severity's place, 0 for the least."""
     return SEVERITIES.index(severity)
+
+
+def _reporting(finding: Finding) -> int | None:
+    """How many GPUs reported before the change, else after it; None when nobody said."""
+    counts = (finding.evidence.get(name) for name in ("gpus_before", "gpus_after"))
+    return next((round(count) for count in counts if count and round(count)), None)
 
 
 def _alike(known: Incident, fresh: Incident) -> bool:

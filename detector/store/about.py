@@ -20,6 +20,13 @@ _NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?")
 # From 1973 in milliseconds, and to the year 5138 in seconds: no time is meant both ways.
 _MILLISECONDS_FROM = 10**11
 
+# In no UUID, and in every piece of JSON.
+_NO_NAME = frozenset("{}[]\"'")
+_ROSTER = (
+    'write the UUIDs in the order of the values, "GPU-1,GPU-2", or as JSON '
+    '[{"uuid":"GPU-1","host":"n1","index":0}]'
+)
+
 _LONGEST_TEXT = 1024  # of a label, a name or a note; chosen: more is no label but a mistake
 
 Note = Callable[[str, str], None]
@@ -104,10 +111,22 @@ def touching(events: Iterable[ContextEvent], span: Interval) -> tuple[ContextEve
 
 
 def _roster(text: str) -> tuple[Gpu, ...]:
-    """GPUs as a JSON list of objects or UUIDs, or as UUIDs with commas between."""
+    """GPUs as a JSON list of objects or UUIDs, or as UUIDs with commas between.
+
+    A count is no roster, and neither is a broken piece of JSON: it would name a GPU that is
+    none, and a job of thousands would be told as one of one GPU.
+    """
     if not text.lstrip().startswith("["):
-        return tuple(Gpu(uuid=uuid) for uuid in _listed(text))
-    items = msgspec.json.decode(text, type=list[Gpu | str])
+        names = _listed(text)
+        if (len(names) == 1 and _NUMBER.fullmatch(names[0])) or not _NO_NAME.isdisjoint(text):
+            msg = f"{_ROSTER}, not {safe(text[:40])}"
+            raise ValueError(msg)
+        return tuple(Gpu(uuid=uuid) for uuid in names)
+    try:
+        items = msgspec.json.decode(text, type=list[Gpu | str])
+    except msgspec.MsgspecError as error:
+        msg = f"{_ROSTER}; as JSON it is wrong: {error}"
+        raise ValueError(msg) from None
     return tuple(Gpu(uuid=item) if isinstance(item, str) else item for item in items)
 
 

@@ -63,6 +63,12 @@ class Discovery:
             self.keys_of[job] = self._keys.samples(job).encode()
             self.newest.setdefault(job, -1)
 
+    def strangers(self) -> tuple[str, ...]:
+        """Return the keys that look like histories and name no job, as safe text."""
+        return tuple(
+            safe(key) for key in sorted(self._strange) if self._keys.job_of(key) is None
+        )
+
     def refuse(self, job: str, kind: bytes) -> None:
         """Forget a job whose key turned out to hold another type, until it holds a stream."""
         key = self.keys_of.pop(job)

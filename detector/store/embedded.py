@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,6 +38,15 @@ _LOG_BYTES = 4_000_000
 _START_S = 15.0
 # A verb that only reads may own the server for the moment that it runs.
 _PATIENCE_S = 2.0
+
+# chosen: what a start and its failure write, with a report of a crash cut off.
+_LAST_LINES = 20
+# How Valkey and Redis say that they cannot go on.
+_FAILED = re.compile(
+    r"no space left|can't|cannot|could not|couldn't|fatal|\berror\b|fail(?:ed|ure)|denied|"
+    r"bad file format|unexpected|not permitted",
+    re.IGNORECASE,
+)
 
 # Asks the kernel for SIGTERM at the parent's death, makes sure that the parent did not die
 # before it could ask, and becomes the server. A separate interpreter, because Python code
@@ -375,11 +385,18 @@ def _private(folder: Path) -> Path:
 
 
 def _last_words(log: Path) -> str:
-    """Return the server's last warning without pid and date."""
+    """Return the server's last line that says what failed, without pid and date.
+
+    At each start it warns of the machine's settings too, which stops nobody.
+    """
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    lines = [line.strip() for line in lines[-20:] if line.strip()]
-    warnings = [line.split(" # ", 1)[1] for line in lines if " # " in line]
-    return next(reversed(warnings or lines), "no word in its log")
+    lines = [line.strip() for line in lines[-_LAST_LINES:]]
+    told = [line.split(" # ", 1)[-1] for line in lines if line]
+    told = [line for line in told if not line.startswith("WARNING")]
+    failed = [line for line in told if _FAILED.search(line)]
+    marked = [line.split(" # ", 1)[1] for line in lines if " # " in line]
+    marked = [line for line in marked if not line.startswith("WARNING")]
+    return next(reversed(failed or marked or told), "no word in its log")

@@ -202,6 +202,23 @@ class History:
             described[job] = self._described(job, reply)
         return described
 
+    def undescribed(self, job: str) -> tuple[str, ...]:
+        """Return what of a job's description cannot be used, "<field>: <why>" each."""
+        (reply,) = self._server.pipeline([["HGETALL", self._keys.about(job)]])
+        if isinstance(reply, Exception):
+            return (f"{self._keys.about(job)}: no hash",)
+        found: list[str] = []
+
+        def note(name: str, why: str) -> None:
+            found.append(safe(f"{name}: {why}"))
+
+        read_job(job, _texts([text for pair in pairs(reply) for text in pair]), note)
+        return tuple(found)
+
+    def strangers(self) -> tuple[str, ...]:
+        """Return the keys that look like histories and name no job, as of the last scan."""
+        return self._discovery.strangers()
+
     def announce(self, job: str, event: ContextEvent) -> None:
         """Add an event to a job's context; announcing it again shows nothing new."""
         key = self._keys.events(job)

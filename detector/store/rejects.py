@@ -1,7 +1,7 @@
 """What was set aside: counted by job and reason in Redis, the last of each kept to be shown."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from detector.series import Reject
@@ -11,6 +11,10 @@ from detector.store.server import Server, pairs
 # Told one by one in each look; more are only counted. Chosen: a screenful for each of many
 # jobs, while a fleet of broken writers cannot fill the memory.
 DETAILED = 1000
+# Marks in one hash, of at most so many characters. Chosen: a job has a handful; a keyspace full
+# of strange keys is counted again at a restart rather than remembered for ever.
+_MARKS = 1000
+_LONGEST_MARK = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +58,39 @@ class Rejects:
         """Add ``rejects`` to their jobs' counts, with those that were too many to be told.
 
         Entries that were counted before (a tick that is repeated after a restart) are not
-        counted again: their ids are not above the last one of their reason.
+        counted again: their ids are not above the last one of their reason. What has no id (a
+        key, a hash) is marked as counted.
         """
         grouped: dict[tuple[str, str], list[Reject]] = {}
         for reject in rejects:
             grouped.setdefault((reject.job, reject.reason), []).append(reject)
         if not grouped and not self._untold:
             return
-        known = self._server.pipeline(
-            ["HGET", self._keys.rejects(job), f"last:{reason}"] for job, reason in grouped
+        marks = [
+            list(dict.fromkeys(filter(None, map(_mark, group)))) for group in grouped.values()
+        ]
+        replies = self._server.pipeline(
+            command
+            for (job, reason), own in zip(grouped, marks, strict=True)
+            for command in (
+                ["HMGET", self._keys.rejects(job), f"last:{reason}", *own],
+                ["HLEN", self._keys.rejects(job)],
+            )
         )
         commands: list[list[str | int]] = []
-        for ((job, reason), group), last in zip(grouped.items(), known, strict=True):
-            before = (
-                _order(last.split(b" ")[0].decode("utf-8", "replace"))
-                if isinstance(last, bytes)
-                else None
-            )
-            fresh = [item for item in group if _is_after(_order(item.entry), before)]
+        known = zip(replies[::2], replies[1::2], strict=True)
+        for ((job, reason), group), own, (found, size) in zip(
+            grouped.items(), marks, known, strict=True
+        ):
+            last, *told = found if isinstance(found, list) else [None] * (1 + len(own))
+            new = {mark for mark, there in zip(own, told, strict=True) if there is None}
+            fresh = _fresh(group, last, new)
             if fresh:
                 key, latest = self._keys.rejects(job), fresh[-1]
+                if new and isinstance(size, int) and size < _MARKS:
+                    commands.append(
+                        ["HSET", key, *(part for mark in new for part in (mark, ""))]
+                    )
                 commands.append(["HINCRBY", key, reason, len(fresh)])
                 text = f"{latest.entry} {latest.detail}".strip()
                 commands.append(["HSET", key, f"last:{reason}", text])
@@ -106,6 +123,27 @@ def _order(entry: str) -> tuple[int, int] | None:
     if milliseconds.isdecimal() and sequence.isdecimal():
         return int(milliseconds), int(sequence)
     return None
+
+
+def _mark(reject: Reject) -> str:
+    """The field that marks what has no stream id as counted; "" for an entry."""
+    if _order(reject.entry) is not None:
+        return ""
+    return f"seen:{reject.reason}:{reject.entry} {reject.detail}"[:_LONGEST_MARK]
+
+
+def _fresh(group: Iterable[Reject], last: object, new: Collection[str]) -> list[Reject]:
+    """Those that were not counted before: above the last one, or with a new mark, each once."""
+    before = None
+    if isinstance(last, bytes):
+        before = _order(last.split(b" ")[0].decode("utf-8", "replace"))
+    fresh, waiting = [], set(new)
+    for item in group:
+        mark = _mark(item)
+        if mark in waiting or (not mark and _is_after(_order(item.entry), before)):
+            fresh.append(item)
+            waiting.discard(mark)
+    return fresh
 
 
 def _is_after(entry: tuple[int, int] | None, before: tuple[int, int] | None) -> bool:

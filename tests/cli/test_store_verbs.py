@@ -18,6 +18,7 @@ from detector.cli import main
 from detector.incident.export import schema
 from detector.incident.incident import Incident, State
 from detector.incident.ledger import Commit, Notice, shard_of
+from detector.series import ContextEvent, Interval
 from detector.store.history import History, HistorySettings
 from detector.store.keys import Keys
 from detector.store.ledger import Ledger
@@ -225,6 +226,48 @@ def test_show_tells_who_what_and_what_was_found(
     assert "newer" in histories.jobs()
 
 
+def test_show_tells_at_once_what_was_announced_and_what_of_the_description_is_unusable(
+    histories: History, redis_client: redis.Redis, config: Path
+) -> None:
+    redis_client.hset(KEYS.about("newer"), "gpus", "64")
+    for minute in range(7, 0, -1):
+        start_ms = NOW_MS - minute * 60_000
+        span = Interval(start_ms=start_ms, end_ms=start_ms + 30_000)
+        note = f"step {minute}"
+        histories.announce("newer", ContextEvent(kind="checkpoint", span=span, note=note))
+    output = run(config, "show", "newer").output
+    assert "not usable in its description: gpus: write the UUIDs" in output
+    announced = [line for line in output.splitlines() if "  checkpoint: step" in line]
+    assert [line[-1] for line in announced] == list("54321")
+    assert "Announced: (and 2 earlier)" in output
+    assert announced[0].startswith("  20")
+    assert " for 30 s  " in announced[0]
+
+
+def test_a_cadence_below_a_second_is_told_as_it_is(
+    redis_client: redis.Redis, config: Path
+) -> None:
+    for step in range(20):
+        redis_client.xadd(
+            KEYS.samples("quick"), {"v": 0.4}, id=f"{NOW_MS - 5000 + 20 * step}-0"
+        )
+    assert "every 20ms, newest" in run(config, "show", "quick").output
+
+
+def test_jobs_without_a_sane_time_stand_last_and_say_why(
+    redis_client: redis.Redis, config: Path
+) -> None:
+    day_ms = 86_400_000
+    for job, time_ms in (("a", NOW_MS + day_ms), ("b", 1_000), ("c", NOW_MS - 3 * day_ms)):
+        redis_client.xadd(KEYS.samples(job), {"v": 0.4}, id=f"{time_ms}-0")
+    lines = run(config, "jobs").output.splitlines()
+    assert lines[0] == "c  3 d 0 h ago"
+    assert set(lines[1:3]) == {
+        "a  its newest entry lies in the future: the writer's clock is wrong",
+        "b  its newest entry has no time in epoch milliseconds",
+    }
+
+
 def test_a_job_that_has_been_silent_is_shown_with_its_newest_entry(
     histories: History, config: Path
 ) -> None:
@@ -232,7 +275,7 @@ def test_a_job_that_has_been_silent_is_shown_with_its_newest_entry(
     result = run(config, "show", "older", "--last", "1m")
     assert result.exit_code == 0
     assert "OFU: no usable sample in the last 1m" in result.output
-    assert re.search(r"its newest entry: [1-9][0-9]+m.* ago", result.output)
+    assert re.search(r"its newest entry: .* ago", result.output)
 
 
 def test_show_refuses_what_it_cannot_do(
@@ -266,13 +309,14 @@ def test_incidents_in_a_pipe_are_one_line_each_and_no_markup_is_read(
     assert len(run(config, "incidents", "--limit", "2").output.splitlines()) == 3
 
 
-def test_incidents_on_a_terminal_of_80_columns_keep_their_ids_whole(
-    redis_client: redis.Redis, config: Path
+@pytest.mark.parametrize("columns", [40, 80])
+def test_incidents_on_a_narrow_terminal_keep_their_ids_whole(
+    redis_client: redis.Redis, config: Path, columns: int
 ) -> None:
     one = live(redis_client, job="[red]a-name-that-goes-on-" + "and-on-" * 12)
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "detector.cli", "incidents", "--config", str(config)]
-    environ = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+    environ = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
     with subprocess.Popen(command, stdout=slave, env=environ) as process:
         os.close(slave)
         output = b""
@@ -282,8 +326,8 @@ def test_incidents_on_a_terminal_of_80_columns_keep_their_ids_whole(
     os.close(master)
     lines = re.sub(r"\x1b\[[0-9;]*m|\r", "", output.decode()).splitlines()
     assert any(one.id in line for line in lines)
-    assert any("[red]a-name" in line for line in lines)
-    assert max(len(line) for line in lines) <= 80
+    assert columns < 80 or any("[red]a-name" in line for line in lines)
+    assert max(len(line) for line in lines) <= columns
 
 
 def _read(master: int) -> bytes:

@@ -207,6 +207,23 @@ def test_a_job_s_size_is_its_roster_s_where_no_gpu_reports_by_itself() -> None:
     assert live(bare).incidents[0].gpus_total is None
 
 
+@pytest.mark.parametrize(
+    ("evidence", "total"),
+    [
+        ({"gpus_before": 64.0, "gpus_after": 56.0}, 64),
+        ({"gpus_before": None, "gpus_after": 56.0}, 56),
+        ({"gpus_before": None, "gpus_after": 0.0}, None),
+        ({}, None),
+    ],
+)
+def test_a_job_s_size_is_what_its_samples_counted_where_it_has_no_roster(
+    evidence: dict[str, float | None], total: int | None
+) -> None:
+    bare = replace_finding(found(60), gpus_total=None, evidence=evidence)
+    (incident,) = live(bare).incidents
+    assert incident.gpus_total == total
+
+
 def test_a_roster_of_thousands_is_not_carried_by_its_incident() -> None:
     roster = tuple(Gpu(uuid=f"GPU-{k}", host=f"n{k // 8}") for k in range(4096))
     (incident,) = live(found(60), job=replace(JOB, roster=roster)).incidents

@@ -137,7 +137,7 @@ def test_every_kind_of_nonsense_is_counted_shown_and_logged_once_and_stops_nobod
         assert result.exit_code == 0, (job, result.output)
         assert f"{count} {reason}: " in result.output, (job, result.output)
     listed = show(tmp_path / "config.toml", "jobs").output
-    assert "absurd  from the future" in listed
+    assert "absurd  its newest entry lies in the future" in listed
     assert re.search(r"^wide  .* ago$", listed, flags=re.MULTILINE)
     assert len(roots(loopback)) == 1  # the job that fell, and no other
     assert told(loopback) == [("opened", 1)]
@@ -155,6 +155,11 @@ def test_keys_that_name_no_job_are_shown_with_the_list_of_jobs(
     result = show(tmp_path / "config.toml", "jobs")
     assert result.exit_code == 0
     assert "5 bad_key: " in result.output
+    for name in ("{}", "{a b}", "{a%2fb}", "{xxx"):
+        assert f"  ofu:{name}" in result.output
+    with watching(config, Clock()) as service:  # started anew, nothing new
+        service.tick()
+    assert "5 bad_key: " in show(tmp_path / "config.toml", "jobs").output
     assert "\x1b" not in result.output
 
 

@@ -313,3 +313,30 @@ def test_the_log_of_years_is_set_aside(tmp_path: Path, monkeypatch: pytest.Monke
         with running(tmp_path):
             pass
     assert (tmp_path / "store" / "server.log.1").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (
+            "9:M 30 Nov 2026 00:00:00.000 # Can't open the append-only file: No space left on "
+            "device\n9:M 30 Nov 2026 00:00:00.001 # WARNING Memory overcommit must be enabled!",
+            "Can't open the append-only file: No space left on device",
+        ),
+        (
+            "9:M 30 Nov 2026 00:00:00.000 # WARNING Memory overcommit must be enabled!\n"
+            "9:M 30 Nov 2026 00:00:00.001 * Error writing the file: No space left on device\n"
+            "9:M 30 Nov 2026 00:00:00.002 * Bye",
+            "9:M 30 Nov 2026 00:00:00.001 * Error writing the file: No space left on device",
+        ),
+        ("9:M 30 Nov 2026 00:00:00.000 # WARNING Memory overcommit", "no word in its log"),
+        ("\nodd\n", "odd"),
+        ("", "no word in its log"),
+    ],
+)
+def test_a_failed_start_is_told_by_the_line_that_says_what_failed(
+    tmp_path: Path, lines: str, words: str
+) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(lines)
+    assert embedded._last_words(log) == words

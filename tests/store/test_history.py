@@ -666,7 +666,15 @@ def test_a_job_is_described_as_far_as_its_hash_can_be_read(
 
 @pytest.mark.parametrize(
     ("field", "text"),
-    [("gpus", "[{"), ("gpus", '[{"host":1}]'), ("start", "yesterday"), ("start", "9" * 400)],
+    [
+        ("gpus", "[{"),
+        ("gpus", "64"),
+        ("gpus", "{not json"),
+        ("gpus", "'GPU-1'"),
+        ("gpus", '[{"host":1}]'),
+        ("start", "yesterday"),
+        ("start", "9" * 400),
+    ],
 )
 def test_a_field_that_cannot_be_read_is_noted(
     redis_client: redis.Redis, history: History, field: str, text: str
@@ -675,6 +683,9 @@ def test_a_field_that_cannot_be_read_is_noted(
     job = history.describe_many(["a", "nobody"])["a"]
     assert (job.name, job.roster, job.start_ms) == ("\ufffd", (), None)
     assert only(history) == [("a", "bad_description")]
+    (told,) = history.undescribed("a")
+    assert told.startswith(f"{field}: ")
+    assert field != "gpus" or "write the UUIDs" in told
 
 
 @pytest.mark.parametrize(
