@@ -192,7 +192,8 @@ def test_cases_that_name_unknown_features_are_told(tmp_path: Path) -> None:
         'did you mean "sm_change"?',
         'a.toml:6: case[0].want.rul: unknown key; did you mean "rule"?',
         "a.toml:7: case[1]: a case needs either [case.evidence] or [case.history]",
-        "a.toml:13: case[2].history: onset 9 leaves no sample before or after it (there are 5)",
+        "a.toml:14: case[2].history.onset: onset 9 leaves no sample before or after it "
+        "(there are 5)",
     ]
 
 

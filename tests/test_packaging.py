@@ -30,8 +30,8 @@ def test_the_locks_were_made_from_the_dependencies_that_are_declared() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_there_is_a_lock_for_the_service_for_development_and_for_uv() -> None:
-    assert [path.name for path in LOCKS] == ["dev.txt", "service.txt", "uv.txt"]
+def test_there_is_a_lock_for_the_service_for_development_for_benchmarks_and_for_uv() -> None:
+    assert [path.name for path in LOCKS] == ["bench.txt", "dev.txt", "service.txt", "uv.txt"]
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)

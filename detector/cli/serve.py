@@ -34,8 +34,12 @@ def command(config_file: Path | None) -> None:
     config = read_config(config_file)
     content = read_content(config.content.models, config.content.rules)
     log.configure(config.log)
+
+    def announce(transition: "Transition") -> None:
+        _print(transition, permalink_base=config.permalink_base)
+
     try:
-        service = Service(config, content, announce=_print)
+        service = Service(config, content, announce=announce)
     except StoreError as error:
         fail(str(error), code=EXIT_UNAVAILABLE)
     except ContentErrors as errors:
@@ -60,10 +64,10 @@ def command(config_file: Path | None) -> None:
     service.run()
 
 
-def _print(transition: "Transition") -> None:
+def _print(transition: "Transition", *, permalink_base: str) -> None:
     from detector.notify.message import terminal_line
 
     try:
-        click.echo(terminal_line(transition))
+        click.echo(terminal_line(transition, permalink_base=permalink_base))
     except OSError:
         return  # nobody reads along any more; the log and the receivers have it

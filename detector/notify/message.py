@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
+from msgspec.structs import replace
+
 from detector.incident.incident import Incident, State, Transition, TransitionType
 from detector.notify.wording import (
     ENDINGS,
@@ -19,6 +21,7 @@ from detector.notify.wording import (
     levels_text,
     neutral,
     plain,
+    runbook_text,
     span_text,
     subject_text,
     sure_text,
@@ -73,8 +76,9 @@ def slack_message(
 
     A mention is used for a critical incident that nobody has taken, and never at an end.
     """
-    incident, now_ms = transition.incident, transition.time_ms
-    base = permalink_base.rstrip("/")
+    base, now_ms = permalink_base.rstrip("/"), transition.time_ms
+    incident = transition.incident
+    incident = replace(incident, runbook=runbook_text(incident.runbook, base))
     permalink = f"{base}/i/{incident.id}" if base else ""
     called = mention if incident.severity == "critical" and incident.state is State.OPEN else ""
     return SlackMessage(
@@ -192,7 +196,7 @@ def thread_line(
             return f"{icon} Now {levels}."
 
 
-def terminal_line(transition: Transition) -> str:
+def terminal_line(transition: Transition, *, permalink_base: str = "") -> str:
     """Return the transition as plain lines for a terminal or a log: what, why, what to do.
 
     The first line is whole in itself; a second and a third follow while the incident lives.
@@ -206,8 +210,8 @@ def terminal_line(transition: Transition) -> str:
     if incident.summary:
         lines.append(f"    why: {plain(incident.summary, 300)}")
     if steps := action_words(incident.recommended_action):
-        runbook = f" ({plain(incident.runbook, 200)})" if incident.runbook else ""
-        lines.append(f"    do:  {steps}{runbook}")
+        runbook = plain(runbook_text(incident.runbook, permalink_base), 300)
+        lines.append(f"    do:  {steps}" + (f" (runbook: {runbook})" if runbook else ""))
     return "\n".join(lines)
 
 
@@ -264,7 +268,7 @@ def _steps(incident: Incident) -> str:
         return ""
     link = _link(incident.runbook, "runbook")
     if incident.runbook and not link:
-        link = f"runbook {_code(incident.runbook, 300)}"
+        link = f"runbook: {escape(runbook_text(incident.runbook), 300)}"
     return " · ".join(filter(None, (escape(action_words(incident.recommended_action)), link)))
 
 

@@ -27,7 +27,7 @@ _ACTIONS = {
     "notify_owner": "tell the job's owner",
     "investigate_node": "look at the node before anything else",
     "drain_node": "drain the node once the job allows it",
-    "requeue_job": "requeue the job from its last checkpoint",
+    "requeue_job": "take the stacks of a few ranks, then requeue from the last checkpoint",
     "capture_profile": "capture a profile of one rank while it is slow",
 }
 
@@ -62,6 +62,19 @@ def words(slug: str) -> str:
 def action_words(action: str) -> str:
     """Return what is recommended, as a person would say it; "" for nothing."""
     return _ACTIONS.get(action, words(action))
+
+
+def runbook_text(runbook: str, permalink_base: str = "") -> str:
+    """Return where a runbook is: its address, else its section's name in words.
+
+    A path such as ``docs/rules.md#hang`` is an address only where people reach the service.
+    """
+    if not runbook or runbook.startswith(("https://", "http://")):
+        return runbook
+    if permalink_base:
+        return f"{permalink_base.rstrip('/')}/{runbook.lstrip('/')}"
+    path, _, section = runbook.partition("#")
+    return f"section {words(section.replace('-', '_'))} of {path}" if section else path
 
 
 def value_text(value: float, metric: str) -> str:

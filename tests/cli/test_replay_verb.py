@@ -223,3 +223,14 @@ def test_models_and_rules_that_are_not_there_are_exit_2(tmp_path: Path) -> None:
         result = called(FALLS, option, tmp_path / "none", "--quiet")
         assert result.exit_code == 2
         assert "none: cannot be read: No such file or directory" in result.stderr
+
+
+def test_the_page_shows_what_is_printed_now() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "replay.md").read_text()
+    block = page.partition("    $ ofuwatch replay ")[2].partition("\n\n`delay`")[0]
+    command, *shown = block.splitlines()
+    names = command.removesuffix(" | cat").split()
+    files = [str(root / "tests" / "recordings" / "real" / name) for name in names]
+    result = called(*files)
+    assert result.stdout.splitlines() == [line.removeprefix("    ") for line in shown]

@@ -266,3 +266,23 @@ def test_spans_are_told_as_people_tell_them() -> None:
     assert [span_text(span) for span in spans] == [
         "0 s", "45 s", "29 min", "2 h 05 min", "4 d 4 h",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("runbook", "base", "where"),
+    [
+        ("docs/rules.md#capacity_loss", "", "section capacity loss of docs/rules.md"),
+        ("docs/rules.md#hang", "https://ofu/", "https://ofu/docs/rules.md#hang"),
+        ("https://wiki/hang", "https://ofu", "https://wiki/hang"),
+        ("https://wiki/hang", "", "https://wiki/hang"),
+        ("runbook.md", "", "runbook.md"),
+    ],
+)
+def test_a_runbook_is_a_link_only_where_it_leads_somewhere(
+    runbook: str, base: str, where: str
+) -> None:
+    step = opened(runbook=runbook)
+    assert f"(runbook: {where})" in terminal_line(step, permalink_base=base)
+    told = str(slack_message(step, permalink_base=base).blocks)
+    linked = where.startswith("https://")
+    assert (f"<{where}|runbook>" if linked else f"runbook: {where}") in told

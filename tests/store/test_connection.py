@@ -129,6 +129,18 @@ def test_the_state_folder_is_what_is_configured_then_what_the_desktop_standard_s
     assert RedisSettings().folder({}) == Path.home() / ".local/state/ofuwatch"
 
 
+def test_the_smallest_write_of_the_first_page_reaches_the_embedded_server(
+    tmp_path: Path,
+) -> None:
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    (socket,) = re.findall(r"redis-cli -s (\S+) XADD", page)
+    store = open_store(RedisSettings(state=str(tmp_path)), environ={})
+    assert store.server is not None
+    below = store.server.socket.relative_to(tmp_path)
+    store.close()
+    assert Path(socket).expanduser() == RedisSettings().folder({}) / below
+
+
 @pytest.mark.parametrize(
     "url",
     [
