@@ -20,6 +20,15 @@ from tests.scenarios.stage import END_MS, START_MS, config_file, roots, told, wr
 
 PATIENCE_S = 30.0
 
+# Under nohup the tests, and all that they start, inherit that SIGHUP is ignored; the service
+# is to begin as on a terminal. In the child itself, since preexec_fn can deadlock with threads.
+_SERVE = """
+import signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from detector.cli import main
+main()
+"""
+
 
 class Served:
     """`ofuwatch serve` on a state folder of its own, and what it logs."""
@@ -34,7 +43,7 @@ class Served:
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "detector.cli", "serve", "--config", str(self.config)],
+                [sys.executable, "-c", _SERVE, "serve", "--config", str(self.config)],
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 env={**os.environ, "REDIS_URL": ""},
