@@ -200,3 +200,8 @@ def test_cases_that_name_unknown_features_are_told(tmp_path: Path) -> None:
 def test_a_word_near_to_nothing_gets_the_list_of_what_is_known() -> None:
     assert did_you_mean("zzz", ["b", "a"]) == "; known are a, b"
     assert did_you_mean("severty", ["severity", "summary"]) == '; did you mean "severity"?'
+
+
+def test_no_shipped_summary_promises_what_a_terminal_does_not_show() -> None:
+    rules = load_rules(shipped() / "rules")
+    assert [rule.name for rule in rules if "listed" in rule.summary] == []

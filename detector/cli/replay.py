@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from detector.cli import EXIT_INTERRUPTED, EXIT_UNAVAILABLE, fail
+from detector.cli.opening import config_option, read_config, read_content
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,8 +28,17 @@ if TYPE_CHECKING:
 @click.option(
     "--plot", type=click.Path(path_type=Path), help="Write one PNG a job to this folder."
 )
-@click.option("--models", type=click.Path(path_type=Path), help="Folder of models to use.")
-@click.option("--rules", type=click.Path(path_type=Path), help="Folder of rules to use.")
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path),
+    help="Folder of models to use instead of the configuration's.",
+)
+@click.option(
+    "--rules",
+    type=click.Path(path_type=Path),
+    help="Folder of rules to use instead of the configuration's.",
+)
+@config_option
 @click.option("--cluster", default="replay", show_default=True, help="Goes into incident ids.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
 def command(
@@ -38,6 +48,7 @@ def command(
     plot: Path | None,
     models: Path | None,
     rules: Path | None,
+    config_file: Path | None,
     cluster: str,
     quiet: bool,
 ) -> None:
@@ -46,7 +57,7 @@ def command(
     Columns timestamp,job,value[,metric][,gpu]; timestamp in epoch seconds or ISO 8601, value
     0..1 or NaN or empty. Exit 0 whether or not something was found, 2 on bad input.
     """
-    content = _content(models, rules)
+    content = _content(models, rules, config_file)
     try:
         recordings = _read(paths, quiet=quiet)
         # Before the work, so that nobody waits for results that have nowhere to go.
@@ -68,13 +79,12 @@ def command(
         fail("interrupted", code=EXIT_INTERRUPTED)
 
 
-def _content(models: Path | None, rules: Path | None) -> "Content":
-    from detector.content import ContentErrors, load, shipped
-
-    try:
-        return load(models or shipped() / "models", rules or shipped() / "rules")
-    except ContentErrors as errors:
-        fail("\nofuwatch: ".join(str(problem) for problem in errors.problems))
+def _content(models: Path | None, rules: Path | None, config_file: Path | None) -> "Content":
+    """What `serve` would judge with, but for the folders that were named."""
+    if models and rules:
+        return read_content(models, rules)
+    where = read_config(config_file).content
+    return read_content(models or where.models, rules or where.rules)
 
 
 def _progress(*, quiet: bool) -> "Progress":

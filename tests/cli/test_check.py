@@ -115,7 +115,14 @@ def test_every_verb_reads_the_same_configuration_and_says_which(
     monkeypatch.chdir(elsewhere)
     assert CliRunner().invoke(main, ["check"]).stdout.startswith(f"ok: {shipped()}")
     monkeypatch.setenv("OFUWATCH_CONFIG", str(folder / "config.toml"))
-    for verb in (["check"], ["check", "--print"], ["rules", "test"], ["jobs"], ["serve"]):
+    for verb in (
+        ["check"],
+        ["check", "--print"],
+        ["rules", "test"],
+        ["jobs"],
+        ["serve"],
+        ["replay", str(folder)],
+    ):
         assert "surprise" in CliRunner().invoke(main, verb).stderr
 
 

@@ -19,7 +19,7 @@ from detector.notify.message import (
     terminal_line,
     thread_line,
 )
-from detector.notify.wording import plain, span_text, value_text
+from detector.notify.wording import action_words, plain, span_text, value_text
 from tests.notify.incidents import (
     MINUTE_MS,
     ONSET_MS,
@@ -286,3 +286,12 @@ def test_a_runbook_is_a_link_only_where_it_leads_somewhere(
     told = str(slack_message(step, permalink_base=base).blocks)
     linked = where.startswith("https://")
     assert (f"<{where}|runbook>" if linked else f"runbook: {where}") in told
+
+
+def test_the_advice_for_a_hang_is_what_its_runbook_asks_for_first() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text()
+    runbook = page.partition("\n## hang\n")[2].partition("\n## ")[0]
+    assert "Before you requeue, take\nthe stacks of a few ranks" in runbook
+    assert action_words("requeue_job").startswith(
+        "take the stacks of a few ranks, then requeue"
+    )
