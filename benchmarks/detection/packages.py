@@ -20,16 +20,18 @@ def _fall(values: FloatArray, place: int, before: int = 60) -> float:
     return float(1 - np.median(new) / np.median(old)) if len(old) and len(new) > 2 else -np.inf
 
 
-def _rerun(x: Given, places: "object", *, every: int = _EVERY) -> tuple[IntArray, FloatArray]:
-    """Score by the latest change point that ``places`` finds in the window."""
+def _rerun(
+    x: Given, places: "object", *, every: int = _EVERY, recent: int = _RECENT
+) -> tuple[IntArray, FloatArray]:
+    """Score by the change points of the last minutes that ``places`` finds in the window."""
     assert callable(places)
     at = np.arange(60, len(x.minutes), every)
     scores = np.full(len(at), -np.inf)
     for k, end in enumerate(at):
         values = x.minutes[max(0, end - _WINDOW + 1) : end + 1]
-        recent = [p for p in places(values) if 0 < len(values) - p <= _RECENT]
-        if recent:
-            scores[k] = max(_fall(values, int(p)) for p in recent)
+        found = [p for p in places(values) if 0 < len(values) - p <= recent]
+        if found:
+            scores[k] = max(_fall(values, int(p)) for p in found)
     return x.minute_ms[at], scores
 
 
@@ -72,7 +74,8 @@ def window(x: Given, config: Config) -> tuple[IntArray, FloatArray]:
         fitted = ruptures.Window(width=int(width), model="l2", jump=1).fit(scaled)
         return list(fitted.predict(pen=penalty * np.log(len(values)))[:-1])
 
-    return _rerun(x, places, every=5)
+    # It places nothing nearer to the end than half of its width.
+    return _rerun(x, places, every=5, recent=int(width) // 2 + 15)
 
 
 def _river(x: Given, detector: "object", values: FloatArray) -> FloatArray:
@@ -165,7 +168,7 @@ def isolation_forest(x: Given, config: Config) -> tuple[IntArray, FloatArray]:
 PACKAGES = (
     Peer(
         name="Otava (E-divisive)", package="apache-otava", scores=otava,
-        configs=((1e-4,), (1e-8,), (1e-16,)), thresholds=FALLS, words="p; fall", dear=True,
+        configs=((1e-8,), (1e-24,), (1e-32,)), thresholds=FALLS, words="p; fall", dear=True,
     ),
     Peer(
         name="PELT (ruptures, C)", package="ruptures", scores=pelt,
@@ -174,7 +177,7 @@ PACKAGES = (
     ),
     Peer(
         name="Window (ruptures)", package="ruptures", scores=window,
-        configs=((40.0, 100.0), (60.0, 30.0)), thresholds=FALLS,
+        configs=((20.0, 10.0), (40.0, 3.0), (40.0, 30.0)), thresholds=FALLS,
         words="width, penalty; fall", dear=True,
     ),
     Peer(

@@ -256,7 +256,8 @@ def draw(results: Results, folder: Path) -> None:
             _curve(axes, found, label=line["name"].strip("*"), **style)
         axes.set(title=f"drops of {title}", xlim=(0, 60), ylim=(0, 1.02))
         axes.grid(alpha=0.3)
-    figure.supxlabel("minutes after the onset")
+    for axes in figure.axes[2:]:
+        axes.set_xlabel("minutes after the onset")
     figure.supylabel("share found, at a bound of 0.1 false alarms a job-day")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)

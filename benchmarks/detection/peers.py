@@ -27,12 +27,16 @@ def main() -> None:
     parser.add_argument("--cheap", type=int, nargs=4, required=True)
     parser.add_argument("--dear", type=int, nargs=4, required=True)
     parser.add_argument("--workers", type=int, required=True)
-    parser.add_argument("--match", default="", help="only peers whose name contains this")
+    parser.add_argument("--match", default="", help="only peers whose name has one of these")
     options = parser.parse_args()
     names = ("quiet", "change", "test_quiet", "test_change")
     cheap = Jobs(**dict(zip(names, options.cheap, strict=True)))
     dear = Jobs(**dict(zip(names, options.dear, strict=True)))
-    peers = {peer.name: peer for peer in PEERS if options.match in peer.name}
+    peers = {
+        peer.name: peer
+        for peer in PEERS
+        if any(part in peer.name for part in options.match.split(","))
+    }
     found = calibrated(
         {name: (peer, dear if peer.dear else cheap, MEAN) for name, peer in peers.items()},
         workers=options.workers,

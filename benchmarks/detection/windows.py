@@ -12,7 +12,7 @@ from benchmarks.detection.peer import FALLS, Config, Given, Peer
 from detector.series import FloatArray, IntArray
 
 _PER_MIN = 6
-_SIGMAS = tuple(np.round(np.geomspace(0.5, 40, 30), 3).tolist())
+_SIGMAS = tuple(np.round(np.geomspace(0.1, 40, 36), 3).tolist())
 
 
 def _rolling(values: FloatArray, minutes: float) -> "pd.api.typing.Rolling[pd.Series]":
@@ -131,8 +131,8 @@ RULES = (
         configs=tuple(
             (deviations, margin, minutes)
             for deviations in (1, 2, 3)
-            for margin in (0.05, 0.1, 0.2, 0.3, 0.5)
-            for minutes in (5, 10, 15, 20, 30)
+            for margin in (0.02, 0.05, 0.1, 0.2, 0.5)
+            for minutes in (5, 10, 12, 15, 20)
         ), thresholds=(1.0,),
         words="deviations, margin, for minutes",
     ),
