@@ -76,7 +76,7 @@ class Level(
         The floor below half of the level, where unannounced checkpoints lie.
     still, still_share, still_cap
         Below ``still`` of the level nothing runs at all: a restart or a hang. A restart takes
-        2 to 20 min, hence the longer cap.
+        2 to 20 min, and a checkpoint may come right before it: hence the longer cap.
     climb
         After a standstill or a silence a fall must not have climbed for so long. Chosen: a
         warm-up with a time constant of 5 min closes 63 % of the gap in it.
@@ -87,8 +87,8 @@ class Level(
         A dip is of a known kind when its level is within ``habit_width`` of it (share of the
         baseline), and must outlast the longest of its kind ``habit_factor`` times, but not
         longer than the greater of ``habit_cap`` and ``habit_margin`` times that, and at most
-        ``patience``. Origin: one checkpoint in 50 takes twice as long; evaluations, whose
-        double would cost a quarter of an hour, vary by a tenth.
+        ``patience``. Origin: one checkpoint in 50 takes twice as long, give or take a tenth;
+        evaluations, whose double would cost a quarter of an hour, vary by a tenth.
     min_effect, young_effect, young
         Least relative size of a drift worth an alarm, and the same in jobs below the age
         ``young``. The sums look for 1.5, 3 and 6 times as much. Chosen: 3 % must be found in
@@ -127,10 +127,10 @@ class Level(
     half_floor: Duration = Duration(150_000)
     still: float = 0.02
     still_share: float = 0.3
-    still_cap: Duration = Duration(1_200_000)
+    still_cap: Duration = Duration(1_440_000)
     tail: Duration = Duration(900_000)
     habit_width: float = 0.06
-    habit_factor: float = 2.0
+    habit_factor: float = 2.15
     habit_cap: Duration = Duration(540_000)
     habit_margin: float = 1.3
     patience: Duration = Duration(1_500_000)
