@@ -168,7 +168,7 @@ class Table:
             message, _, inner = str(error).partition(" - at `$")
             place, first = path + inner.rstrip("`"), message.partition(" ")[0].rstrip(":")
             if not inner and first in keys:
-                place = _join(path, first)
+                place, message = _join(path, first), message.removeprefix(f"{first}: ")
             self.complain(place, _plain(message, value))
             return None
 

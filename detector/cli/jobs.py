@@ -42,9 +42,9 @@ def command(config_file: Path | None, *, limit: int) -> None:
         about = history.describe_many(latest[:limit])
         nobodys, strangers = history.rejected(""), history.strangers()
     if not latest:
-        click.echo(
-            f"No job has a history yet. One begins with: XADD {keys.samples('JOB')} * v 0.41"
-        )
+        socket = client.connection_pool.connection_kwargs.get("path")
+        write = f"redis-cli{f' -s {socket}' if socket else ''} XADD '{keys.samples('JOB')}'"
+        click.echo(f"No job has a history yet. One begins with: {write} '*' v 0.41")
     for job in latest[:limit]:
         who = about[job]
         parts = (who.title, ago(seen[job], now_ms=now_ms), who.owner, who.gpu_model)

@@ -186,12 +186,14 @@ def test_jobs_are_listed_with_the_latest_first(histories: History, config: Path)
 
 
 def test_an_empty_store_says_how_a_history_begins(
-    redis_client: redis.Redis, config: Path
+    redis_client: redis.Redis, config: Path, valkey: str
 ) -> None:
     assert not redis_client.keys()
     result = run(config, "jobs")
     assert result.exit_code == 0
-    assert result.output.strip().endswith("XADD ofu:{JOB}:s * v 0.41")
+    assert result.output.strip().endswith(
+        f"redis-cli -s {valkey} XADD 'ofu:{{JOB}}:s' '*' v 0.41"
+    )
     assert run(config, "incidents").output == "No live incidents; --all lists the rest.\n"
     assert run(config, "incidents", "--all").output == "No incidents.\n"
     assert run(config, "incidents", "--json").output == ""
