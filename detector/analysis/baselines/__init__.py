@@ -55,7 +55,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     min_before, min_after
         Least samples of either side, dips left out.
     min_effect
-        Least relative change worth an incident; as for a drift.
+        Least relative change worth an incident. Chosen: a healthy real series sags by 2.5 %.
     significance
         Greatest p of the mean-shift test. Chosen small because a candidate was picked as the
         most suspicious of very many stretches: 1e-4 of 1,440 minutes is one in a week.
@@ -64,7 +64,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     lookback: Duration = Duration(3_600_000)
     min_before: int = 8
     min_after: int = 3
-    min_effect: float = 0.02
+    min_effect: float = 0.026
     significance: float = 1e-4
 
 
