@@ -14,12 +14,15 @@ from benchmarks.report import PAGE, Row, write
 def main() -> None:
     """Run the benchmarks that the command line names, and say where the figures went."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("only", nargs="*", choices=["startup", "fleet"], default=[])
+    parser.add_argument("only", nargs="*", metavar="startup|fleet", help="default: both")
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--ticks", type=int, default=60)
     parser.add_argument("--hours", type=int, default=6, help="of history at the cold start")
     parser.add_argument("--no-write", action="store_true", help="print, and leave the page")
     options = parser.parse_args()
+    unknown = set(options.only) - {"startup", "fleet"}
+    if unknown:
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are startup and fleet")
     console = Console()
     console.print(f"on {machine()}")
     columns = (TextColumn("{task.description:44}"), BarColumn(), TimeElapsedColumn())
