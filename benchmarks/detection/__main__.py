@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,11 @@ FULL = Size(
 RICH = ("quiet", "drop2.5x", "drop2x", "drop1.33x")
 
 
+def _named(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with files by their names: a page is no place for one's folders."""
+    return [Path(one).name if "/" in one else one for one in arguments]
+
+
 def main() -> None:
     """Run what the command line asks for."""
     options = _options()
@@ -82,7 +88,7 @@ def main() -> None:
         found = _ours(plan, "ofuwatch", progress, workers=options.workers)
         console.print(_compact(found, f"ofuwatch, seed {options.seed}"))
         results: dict[str, Any] = {
-            "command": "python -m benchmarks.detection " + shlex.join(sys.argv[1:]),
+            "command": "python -m benchmarks.detection " + shlex.join(_named(sys.argv[1:])),
             "date": today(),
             "machine": machine(),
             "seeds": [SEEDS["calibration"], plan.seed],
