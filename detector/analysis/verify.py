@@ -132,10 +132,9 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
         new = new[times_ms[new] > onset_ms]
     before, after, p = _step(values[old], values[new], width=settings.min_after)
     change = after.value / before.value - 1 if before.value > 0 else 0.0
-    if change > -settings.min_effect:
-        return Rejected(reason=f"smaller than an alarm is worth: {change:+.1%}")
-    if p > settings.significance:
-        return Rejected(reason=f"not significant: p = {p:.2g} with the noise this job has")
+    refused = _too_little(change, p, settings)
+    if refused is not None:
+        return refused
     return Confirmed(
         metric=model.metric,
         cause=candidate.cause,
@@ -151,6 +150,15 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
         after_span=Interval(start_ms=int(times_ms[new[0] - 1]), end_ms=int(times_ms[new[-1]])),
         excluded=_gaps(times_ms, np.concatenate([old, new])),
     )
+
+
+def _too_little(change: float, p: float, settings: Verification) -> Rejected | None:
+    """Return why a step is too small or too doubtful to be told, or None when it is neither."""
+    if change > -settings.min_effect:
+        return Rejected(reason=f"smaller than an alarm is worth: {change:+.1%}")
+    if p > settings.significance:
+        return Rejected(reason=f"not significant: p = {p:.2g} with the noise this job has")
+    return None
 
 
 def _sides(
@@ -229,10 +237,9 @@ def _apart(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
     old, new, p = _step(values[~since & (times_ms[rows] <= onset_ms)], values[since],
                         width=settings.min_after)  # fmt: skip
     change = new.value / old.value - 1
-    if change > -settings.min_effect:
-        return Rejected(reason=f"smaller than an alarm is worth: {change:+.1%}")
-    if p > settings.significance:
-        return Rejected(reason=f"not significant: p = {p:.2g} with the noise this job has")
+    refused = _too_little(change, p, settings)
+    if refused is not None:
+        return refused
     return Confirmed(
         metric=model.metric,
         cause=candidate.cause,
