@@ -82,11 +82,15 @@ def test_the_ratio_s_return_ends_it() -> None:
 
 
 def test_a_job_whose_entries_become_unusable_makes_itself_heard() -> None:
-    folded = detect(times(200), counts((1, 100), (0, 60), (1, 40)), by=VALID)
+    folded = detect(times(300), counts((1, 100), (0, 140), (1, 60)), by=VALID)
     (change,) = alarms(folded)
-    assert 1300 <= seconds(change.detected_ms) <= 1350
+    assert 1900 <= seconds(change.detected_ms) <= 1950
     assert change.relative_change == -1
     assert len(folded.recoveries) == 1
+
+
+def test_some_minutes_without_a_usable_entry_are_no_news() -> None:
+    assert not detect(times(300), counts((1, 100), (0, 80), (1, 120)), by=VALID).outcomes
 
 
 def test_every_third_entry_unusable_is_still_a_job_that_is_seen() -> None:
