@@ -1,7 +1,7 @@
 """Replays of real jobs, held to what is known of them; and the laws of a replay."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.recordings.labelled import judge
+from benchmarks.recordings.labelled import load as load_labelled
 from detector.analysis.judge import Content
 from detector.content import load, shipped
-from detector.incident.incident import Incident
+from detector.fleet import Job
 from detector.incident.lifecycle import Policy
 from detector.replay import Replayed, as_line, replay
 from detector.series import Window
@@ -21,9 +23,6 @@ from detector.store.recording import Recording, read
 RECORDINGS = Path(__file__).parent / "recordings"
 # More recordings of the same kind that may not be given on with the project.
 MORE = Path(__file__).parents[2] / "shared/data/recordings"
-
-# A fall of this share of the level must be found.
-BAR = 0.20
 
 
 @pytest.fixture(scope="module")
@@ -43,58 +42,14 @@ def labels(folder: Path) -> dict[str, Any]:
     return loaded
 
 
-def alerts(incidents: Sequence[Incident]) -> list[Incident]:
-    """What somebody is told about: a rise is none, and information is none."""
-    return [item for item in incidents if item.direction == "down" and item.severity != "info"]
-
-
-def misses(
-    label: Mapping[str, Any], window: Window, incidents: Sequence[Incident]
-) -> list[str]:
-    """Return what a job's alerts get wrong: required events without one, and false ones."""
-    told = [item.detected_ms / 1000 for item in alerts(incidents)]
-    spans = [_right(event, label, window) for event in label["events"]]
-    wrong = [
-        f"no alert on {event['kind']} {event['magnitude_rel']:+.0%} at {event['start']}"
-        for event, (start, end, _) in zip(label["events"], spans, strict=True)
-        if _required(event) and not any(start <= at <= end for at in told)
-    ]
-    allowed = [(start, until) for start, _, until in spans]
-    allowed += [(start, end) for start, end, _ in label["ignore"]]
-    return wrong + [
-        f"false alert at {at}"
-        for at in told
-        if not any(start <= at <= until for start, until in allowed)
-    ]
-
-
-def _required(event: Mapping[str, Any]) -> bool:
-    fall = event["kind"] in ("level_shift_down", "stall", "sag", "straggler")
-    return fall and not event.get("optional") and abs(event["magnitude_rel"]) >= BAR
-
-
-def _right(
-    event: Mapping[str, Any], label: Mapping[str, Any], window: Window
-) -> tuple[float, float, float]:
-    """From when until when an alert is right, and until when more are the same incident.
-
-    One sample before and two after are allowed. An improvement allows none.
-    """
-    if event["kind"] == "level_shift_up":
-        return 0.0, -1.0, -1.0
-    step, last = label["sampling_s"], float(window.times_ms[-1]) / 1000
-    # What is part of the workload has no window for alerts: they are neither right nor wrong.
-    start, end = event["alert_window"] or (event["start"], event["end"] or last)
-    return start - step, end + 2 * step, max(end + 2 * step, event["end"] or last)
-
-
 @pytest.mark.parametrize("name", list(labels(RECORDINGS)))
 def test_a_real_job_gets_its_alerts_and_no_other(name: str, content: Content) -> None:
-    recordings = read([RECORDINGS / "real" / f"{name}.csv"])
-    replayed = found(recordings, content)
+    (recording,) = load_labelled(RECORDINGS / "real", [name])
+    replayed = found({name: Recording(job=Job(id=name), window=recording.window)}, content)
     assert replayed.poisoned == {}
-    label, window = labels(RECORDINGS)[name], recordings[name].window
-    assert misses(label, window, replayed.incidents) == []
+    judged = judge(recording, replayed.incidents)
+    assert all(judged.found)
+    assert judged.wrong == ()
 
 
 @pytest.mark.skipif(
@@ -102,9 +57,9 @@ def test_a_real_job_gets_its_alerts_and_no_other(name: str, content: Content) ->
 )
 @pytest.mark.parametrize("name", ["pai_job4_w2", "pai_job4_w4", "pai_job4_w6"])
 def test_a_real_worker_gets_its_alerts_and_no_other(name: str, content: Content) -> None:
-    recordings = read([MORE / "real" / f"{name}.csv"])
-    replayed = found(recordings, content)
-    assert misses(labels(MORE)[name], recordings[name].window, replayed.incidents) == []
+    (recording,) = load_labelled(MORE / "real", [name])
+    replayed = found({name: Recording(job=Job(id=name), window=recording.window)}, content)
+    assert judge(recording, replayed.incidents).right
 
 
 @pytest.mark.parametrize("folder", [RECORDINGS, MORE], ids=["ours", "more"])

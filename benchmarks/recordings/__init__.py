@@ -1,0 +1,1 @@
+"""Real recordings, as they are and slightly disturbed: is the detector robust or fitted."""
