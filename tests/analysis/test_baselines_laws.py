@@ -24,12 +24,14 @@ from detector.series import Panel
 from tests.analysis.notation import START_MS, believed, model
 
 MODELS = [model(name) for name in ("ofu", "gpus_reporting", "mfu_ratio", "valid")]
+# More columns than are gone through one by one.
+MANY = 25
 seeds = st.integers(0, 2**32 - 1)
 
 
 def confirm(column: int, candidate: Candidate) -> Confirmed | Rejected:
     """Answer by the candidate alone, so that both answers occur and cuts do not matter."""
-    if candidate.time_ms // 1000 % 3 == 0:
+    if candidate.time_ms // 1000 % 3 == 0 or candidate.before <= 0:
         return Rejected(reason="every third second")
     return believed(candidate)
 
@@ -52,6 +54,35 @@ def anything(seed: int, *, by: Model, rows: int = 90, columns: int = 4) -> Panel
     values[rows // 3 : rows * 5 // 6, stuck] = 0.25 * scale
     for column, first in enumerate(rng.integers(rows // 2, rows + 1, columns)):
         times_ms[first:, column] = 0
+    return Panel(times_ms=times_ms, values=values)
+
+
+def lives(seed: int, *, by: Model, rows: int = 400, columns: int = MANY) -> Panel:
+    """Return a panel of mostly healthy jobs: long stretches, and all that ends one."""
+    rng = np.random.default_rng(seed)
+    times_ms = START_MS + np.cumsum(
+        rng.choice([10_000, 10_000, 10_000, 10_001, 15_000, 0, 90_000], (rows, columns),
+                   p=[0.5, 0.2, 0.1, 0.1, 0.085, 0.01, 0.005]), axis=0,
+    )  # fmt: skip
+    noise = rng.choice([0.0, 0.002, 0.01, 0.05], columns) * rng.standard_normal((rows, columns))
+    values = 0.4 + 0.4 * noise
+    for column, changes in enumerate(rng.integers(8, size=columns)):
+        for first in rng.integers(rows, size=changes):
+            until = first + rng.choice([1, 2, 3, 8, 20, 60, 200])
+            values[first:until, column] *= rng.choice(
+                [0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 1.04, 1.3, 2.5]
+            )
+    # Few digits repeat themselves; so does an exporter that froze.
+    for few in np.flatnonzero(rng.random(columns) < 0.3):
+        values[:, few] = np.round(values[:, few], int(rng.integers(1, 4)))
+    for stuck in np.flatnonzero(rng.random(columns) < 0.2):
+        frozen = rng.integers(60, rows) + np.arange(60)
+        values[frozen[frozen < rows], stuck] = values[frozen[0], stuck]
+    if by.metric in ("mfu_ratio", "valid"):
+        values *= 2.5
+    if by.metric == "gpus":
+        values = np.round(20 * values)
+    values[rng.random((rows, columns)) < 0.02] = np.nan
     return Panel(times_ms=times_ms, values=values)
 
 
@@ -100,6 +131,27 @@ def test_one_pass_equals_any_cut_of_it(by: Model, seed: int, places: list[int]) 
     whole, pieces = cut(by, panel, []), cut(by, panel, sorted(places))
     assert by_column(whole) == by_column(pieces)
     same(whole.state, pieces.state)
+
+
+@pytest.mark.parametrize("by", MODELS, ids=lambda item: item.name)
+@settings(max_examples=3, deadline=None)
+@given(seed=seeds)
+def test_a_series_alone_comes_to_the_same_as_among_many(by: Model, seed: int) -> None:
+    panel = lives(seed, by=by)
+    together = fold(by, empty(by.baseline, MANY), panel, confirm)
+    for column in range(MANY):
+        mine = np.array([column])
+        alone = fold(by, empty(by.baseline, 1), columns_of(panel, mine), confirm)
+        same(take(together.state, mine), alone.state)
+        assert [replace(item, column=column) for _, item, _ in alone.outcomes] == [
+            item for at, item, _ in together.outcomes if at == column
+        ]
+        assert [replace(item, column=column) for item in alone.recoveries] == [
+            item for item in together.recoveries if item.column == column
+        ]
+        assert [replace(item, column=column) for item in alone.shifts] == [
+            item for item in together.shifts if item.column == column
+        ]
 
 
 @pytest.mark.parametrize("by", MODELS, ids=lambda item: item.name)

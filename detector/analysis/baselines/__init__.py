@@ -23,6 +23,7 @@ from detector.analysis.baselines import level as _level
 from detector.analysis.baselines import level_fold as _level_fold
 from detector.analysis.baselines import peers as _peers
 from detector.analysis.baselines import standing as _standing
+from detector.analysis.baselines import stretch as _stretch
 from detector.analysis.baselines.band import Band, BandState
 from detector.analysis.baselines.ceiling import Ceiling, CeilingState
 from detector.analysis.baselines.columns import copied, joined, packed, taken, unpacked, written
@@ -94,7 +95,7 @@ class Advance:
     Attributes
     ----------
     candidates, recoveries, shifts
-        In the order of rows; ``column`` is the column of the given panel.
+        Each column's in the order of its rows; ``column`` is that of the given panel.
     rest
         Unread rows of the columns that stopped at a candidate; None when there are none.
     rest_columns
@@ -198,11 +199,13 @@ def advance(baseline: Baseline, state: State, panel: Panel) -> Advance:
     """
     match baseline, state:
         case (Level(), LevelState()):
-            return _told(walk(state, panel, partial(_level_fold.step, baseline)))
+            steps = partial(_level_fold.step, baseline), partial(_stretch.stretch, baseline)
+            return _told(walk(state, panel, *steps))
         case (Ceiling(), CeilingState()):
-            return _told(walk(state, panel, partial(_ceiling.step, baseline)))
+            return _told(walk(state, panel, partial(_ceiling.step, baseline), _ceiling.stretch))
         case (Band(), BandState()):
-            return _told(walk(state, panel, partial(_band.step, baseline)))
+            between = partial(_band.step, baseline), partial(_band.stretch, baseline)
+            return _told(walk(state, panel, *between))
         case (Peers(), PeersState()):
             return _told(_peers.advance(baseline, state, panel))
         case _:

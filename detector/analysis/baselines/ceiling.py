@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from detector.analysis.baselines.columns import Columns
-from detector.analysis.baselines.rows import Found
+from detector.analysis.baselines.rows import Ahead, Found
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected
 from detector.series import Duration, FloatArray, IntArray
 
@@ -109,6 +109,27 @@ def step(
         _raise(ceiling, state, times_ms, values, found)
     state.seen_ms[:] = times_ms
     state.latest[:] = values
+
+
+def stretch(state: CeilingState, ahead: Ahead, found: Found) -> None:
+    """Fold samples of a single column as long as all that there ever were are there."""
+    del found
+    most, first = state.most.item(), ahead.next
+    if state.state[0] != FULL or not np.isnan(state.known_short[0]):
+        return
+    at, values = first, ahead.values
+    while at < len(values) and values[at] == most:
+        at += 1
+    if at == first:
+        return
+    if not state.back_count[0]:
+        state.back_ms[0] = state.seen_ms[0] or ahead.times_ms[first]
+    state.back_count[0] += at - first
+    state.above_least[0] = state.short_most[0] = np.nan
+    state.above_count[0] = state.short_count[0] = 0
+    state.seen_ms[0] = ahead.times_ms[at - 1]
+    state.latest[0] = most
+    ahead.next = at
 
 
 def _lift(ceiling: Ceiling, state: CeilingState, values: FloatArray) -> None:

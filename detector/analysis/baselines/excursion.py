@@ -42,6 +42,11 @@ def edge(baseline: Level, state: LevelState) -> FloatArray:
     return np.maximum(baseline.deep * state.level, baseline.deep_sigmas * state.scale)
 
 
+def idle(state: LevelState) -> bool:
+    """Whether a single column is in no excursion."""
+    return bool(state.dip_ms[0] == 0)
+
+
 def extend(
     baseline: Level, state: LevelState, times_ms: IntArray, values: FloatArray
 ) -> BoolArray:

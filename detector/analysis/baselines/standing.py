@@ -33,11 +33,11 @@ _RUN_FACTOR = 4
 # A refused drift is asked about again after this part of the time that it has lasted.
 _PATIENCE = 4
 # Identical values in a row from which on a run teaches nothing.
-_SUSPECT_RUN = 5
+SUSPECT_RUN = 5
 # Samples over which the noise is measured. Chosen: half an hour of 10 s samples.
-_SCALE_SAMPLES = 180
+SCALE_SAMPLES = 180
 # More standard deviations than this from the level count as so many.
-_FAR = 4.0
+FAR = 4.0
 
 
 def settled(
@@ -147,6 +147,11 @@ def _recover(
     )
 
 
+def idle(state: LevelState) -> bool:
+    """Whether nothing that was raised is left to watch in a single column."""
+    return bool(np.isnan(state.held_level[0]) and state.frozen[0] == 0 and state.raised[0] == 0)
+
+
 def watch_runs(
     baseline: Level, state: LevelState, times_ms: IntArray, values: FloatArray, found: Found
 ) -> None:
@@ -210,8 +215,8 @@ def follow_scale(
         np.arange(len(values)), (state.count - 1 - baseline.block_samples) % RING
     ]
     use = healthy & (former >= state.level - edge(baseline, state))
-    off = np.minimum(abs(values - former), _FAR * state.scale)
-    gain = np.where(use, 1 / np.clip(state.count, RING, _SCALE_SAMPLES), 0.0)
+    off = np.minimum(abs(values - former), FAR * state.scale)
+    gain = np.where(use, 1 / np.clip(state.count, RING, SCALE_SAMPLES), 0.0)
     # 0.886: standard deviation over the mean difference of two, for a normal.
     scale = np.maximum(
         state.scale + gain * (0.886 * off - state.scale), LEAST_SCALE * state.level
@@ -221,4 +226,4 @@ def follow_scale(
 
 def suspect_runs(state: LevelState) -> BoolArray:
     """Return where the series repeats itself more than it used to."""
-    return np.asarray(state.run_count > np.maximum(_SUSPECT_RUN, 2 * state.run_longest))
+    return np.asarray(state.run_count > np.maximum(SUSPECT_RUN, 2 * state.run_longest))

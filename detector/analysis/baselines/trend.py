@@ -113,12 +113,13 @@ def fill_blocks(
     full = healthy & (state.block_count >= baseline.block_samples)
     full &= times_ms - state.block_ms >= baseline.block_span
     if full.any():
-        _close(baseline, state, np.flatnonzero(full), times_ms, found)
+        close_block(baseline, state, np.flatnonzero(full), times_ms, found)
 
 
-def _close(
+def close_block(
     baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, found: Found
 ) -> None:
+    """Act on the blocks of these columns, which are full."""
     mean = state.block_sum[at] / state.block_count[at]
     state.block_count[at] = 0
     state.means[at] = np.roll(state.means[at], -1, axis=1)
