@@ -22,9 +22,9 @@ from rich.table import Table
 
 from benchmarks.detection import cost, environment, page
 from benchmarks.detection.classes import CLASSES
-from benchmarks.detection.generator import SEEDS
+from benchmarks.detection.generator import CADENCE_MS, SEEDS
 from benchmarks.detection.optimum import Optimum
-from benchmarks.detection.plan import Plan, heard, sizes
+from benchmarks.detection.plan import GENERATORS, Plan, heard, sizes
 from benchmarks.detection.report import HEAD, Figures, figures, rows
 from benchmarks.detection.rivals import Jobs, calibrated
 from benchmarks.detection.score import Heard
@@ -86,7 +86,9 @@ def main() -> None:
     with Progress(*columns, console=console, transient=True) as progress:
         plan = _plan(options, size)
         found = _ours(plan, "ofuwatch", progress, workers=options.workers)
-        console.print(_compact(found, f"ofuwatch, seed {options.seed}"))
+        console.print(
+            _compact(found, f"ofuwatch, {options.generator} jobs, seed {options.seed}")
+        )
         results: dict[str, Any] = {
             "command": "python -m benchmarks.detection " + shlex.join(_named(sys.argv[1:])),
             "date": today(),
@@ -191,6 +193,8 @@ def _plan(options: argparse.Namespace, size: Size) -> Plan:
         seed=SEEDS[options.seed] if options.seed in SEEDS else int(options.seed),
         announced=options.announced,
         metrics=options.metrics,
+        generator=options.generator,
+        cadence_s=options.cadence,
     )
     return plan.only(options.classes.split(",")) if options.classes else plan
 
@@ -217,6 +221,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", default="test", help="calibration, test, or a number")
     parser.add_argument("--announced", action="store_true", help="with context events")
     parser.add_argument("--metrics", action="store_true", help="with the other metrics")
+    parser.add_argument("--generator", choices=GENERATORS, default="own",
+                        help="with --only: who makes the jobs")  # fmt: skip
+    parser.add_argument("--cadence", type=float, default=CADENCE_MS / 1000, metavar="SECONDS",
+                        help="of held-out jobs")  # fmt: skip
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures there too")
     parser.add_argument("--reuse", type=Path, metavar="JSON",
@@ -225,6 +233,10 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.classes and not options.only:
         parser.error("--classes needs --only ofuwatch")
+    if options.generator != "own" and (not options.only or options.metrics):
+        parser.error("--generator heldout needs --only ofuwatch and goes without --metrics")
+    if options.cadence != CADENCE_MS / 1000 and options.generator == "own":
+        parser.error("--cadence needs --generator heldout")
     unknown = set((options.classes or "").split(",")) - CLASSES.keys() - {""}
     if unknown:
         parser.error(f"no class {', '.join(sorted(unknown))}; there are {', '.join(CLASSES)}")

@@ -46,6 +46,8 @@ class Truth:
         innovations are Student t(4).
     gpu
         Which GPU is the straggler.
+    cadence_ms
+        Distance of two samples.
     """
 
     onset_ms: int | None
@@ -56,6 +58,7 @@ class Truth:
     phi: float
     heavy: bool
     gpu: int | None = None
+    cadence_ms: int = CADENCE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

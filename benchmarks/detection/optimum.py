@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.detection.generator import CADENCE_MS, Made
+from benchmarks.detection.generator import Made
 from benchmarks.detection.peer import alarms
 from benchmarks.detection.score import Heard
 from detector.series import FloatArray, IntArray
@@ -28,7 +28,7 @@ def scores(made: Made, factor: float) -> tuple[IntArray, FloatArray]:
     residual = made.window.fields["ofu"][use] / made.warmth[use] - level
     shift = (1 - factor) * level
     # The next sample of the grid follows its neighbour's noise; one after a gap stands alone.
-    next_to = np.append(False, np.diff(times_ms) < 1.5 * CADENCE_MS)
+    next_to = np.append(False, np.diff(times_ms) < 1.5 * truth.cadence_ms)
     phi = np.where(next_to, truth.phi, 0.0)
     innovation = residual - phi * np.append(0.0, residual[:-1])
     sd = truth.sigma * np.sqrt(1 - phi * phi)

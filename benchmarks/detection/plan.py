@@ -3,12 +3,17 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 
+from benchmarks.detection import generator, heldout
 from benchmarks.detection.classes import CLASSES
-from benchmarks.detection.generator import CADENCE_MS, Made, make
+from benchmarks.detection.generator import CADENCE_MS, Made
 from benchmarks.detection.ours import listen
 from benchmarks.detection.score import Heard
+
+# Who makes the jobs: the generator that settings are chosen on, and another author's.
+GENERATORS = ("own", "heldout")
 
 # A pass over a panel costs about the same for one column as for a hundred, so jobs are judged
 # side by side; more than this gains nothing and costs memory.
@@ -27,12 +32,18 @@ class Plan:
         Class -> how many jobs.
     announced, metrics
         See :func:`benchmarks.detection.generator.make`.
+    generator
+        One of :data:`GENERATORS`.
+    cadence_s
+        Distance of two samples of held-out jobs.
     """
 
     jobs: dict[str, int]
     seed: int
     announced: bool = False
     metrics: bool = False
+    generator: str = "own"
+    cadence_s: float = CADENCE_MS / 1000
 
     def only(self, classes: Sequence[str]) -> "Plan":
         """Return the plan of these classes alone."""
@@ -59,6 +70,11 @@ def sizes(*, quiet: int, change: int, pages: int | None = None) -> dict[str, int
 
 def made(plan: Plan, part: Sequence[tuple[str, int]]) -> list[Made]:
     """Return the jobs that a part names by class and number."""
+    make = (
+        partial(heldout.make, cadence_s=plan.cadence_s)
+        if plan.generator == "heldout"
+        else generator.make
+    )
     return [
         make(
             CLASSES[name], number,
@@ -75,7 +91,7 @@ def parts(plan: Plan) -> Iterator[list[tuple[str, int]]]:
     values, hours = 0, 0.0
     for name in named:
         kind = CLASSES[name]
-        rows = round(kind.hours * 3_600_000 / CADENCE_MS)
+        rows = round(kind.hours * 3_600 / plan.cadence_s)
         for number in range(plan.jobs[name]):
             full = len(part) >= _MOST_JOBS or values + rows * kind.gpus > _MOST_VALUES
             if part and (full or hours != kind.hours):

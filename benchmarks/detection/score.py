@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.detection.classes import CLASSES
-from benchmarks.detection.generator import CADENCE_MS, START_MS, Truth
+from benchmarks.detection.generator import START_MS, Truth
 
 LEARNING_MS = 3_600_000
 GROUP_MS = 1_800_000
@@ -193,10 +193,10 @@ def optimum_ms(truth: Truth, *, rate: float = BOUND) -> float:
     if information <= 0:
         return math.inf
     k = math.sqrt(2 * information) / 2
-    arl = DAY_MS / CADENCE_MS / rate
+    arl = DAY_MS / truth.cadence_ms / rate
     # y = 2kb solves e^y - 1 - y = 2 k^2 ARL.
     y = math.log1p(2 * k * k * arl)
     for _ in range(50):
         y = math.log(2 * k * k * arl + 1 + y)
     samples = (math.exp(-y) - 1 + y) / (2 * k * k)
-    return max(samples, 1.0) * CADENCE_MS
+    return max(samples, 1.0) * truth.cadence_ms
