@@ -2,7 +2,8 @@
 
 ``--quick --only ofuwatch`` answers in about a minute, for whoever turns a knob; without
 ``--only`` the peers and the optimum are measured on the same jobs too, and the page is written
-anew; ``--full`` takes as many quiet jobs as the rarest false alarms need.
+anew; ``--full`` takes as many quiet jobs as the rarest false alarms need. ``--generator
+heldout`` takes another author's jobs, and writes its part of the page.
 """
 
 import argparse
@@ -107,9 +108,19 @@ def main() -> None:
     console.print(f"{results['minutes']:.1f} min")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
-    if options.only is None and not options.no_write:
+    if not options.no_write:
+        _write(options, results, console)
+
+
+def _write(options: argparse.Namespace, results: dict[str, Any], console: Console) -> None:
+    """Put what a whole run found into the page; a part of a run leaves it."""
+    if options.only is None:
         page.write(results)
-        console.print(f"written to {page.PAGE}")
+    elif options.generator == "heldout" and not (options.quick or options.classes):
+        page.write_heldout(results)
+    else:
+        return
+    console.print(f"written to {page.PAGE}")
 
 
 def _beside(plan: Plan, size: Size, progress: Progress, *, workers: int) -> dict[str, Any]:

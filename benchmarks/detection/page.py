@@ -38,6 +38,13 @@ def write(results: Results, *, page: Path = PAGE) -> None:
     draw(results, page.parent / "images")
 
 
+def write_heldout(results: Results, *, page: Path = PAGE) -> None:
+    """Replace the part of the page about another author's jobs."""
+    found = goals({**results, "optimum": {}})
+    block = f"`{results['command']}`, {results['date']}, on {results['machine']}.\n\n{found}"
+    page.write_text(put(page.read_text(), "heldout", block))
+
+
 def put(text: str, section: str, block: str) -> str:
     """Return the page with a section's content replaced.
 

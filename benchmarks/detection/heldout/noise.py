@@ -20,7 +20,7 @@ def noise(rng: np.random.Generator, n: int, cadence_s: float) -> tuple[FloatArra
     # Half of the jobs are below 1.4 %.
     sigma = log_uniform(rng, 0.003, 0.065)
     heavy = rng.random() < 0.25
-    return law(rng, n, cadence_s, sigma, heavy), heavy
+    return law(rng, n, cadence_s, sigma, heavy), heavy or law is _one_sided
 
 
 def summary(values: FloatArray, cadence_s: float) -> tuple[float, float]:
