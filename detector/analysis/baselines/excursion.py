@@ -10,7 +10,7 @@ from detector.analysis.baselines.level import (
     Level,
     LevelState,
 )
-from detector.analysis.baselines.rows import Found
+from detector.analysis.baselines.rows import Found, anywhere, places
 from detector.analysis.change import Candidate
 from detector.series import FloatArray, IntArray
 
@@ -54,13 +54,13 @@ def extend(
     width = edge(baseline, state)
     low = values < state.level - width
     inside = values >= state.level - width / 2
-    starting = low & (state.dip_ms == 0)
-    if starting.any():
-        _start(baseline, state, np.flatnonzero(starting), times_ms, values)
+    starting = places(low & (state.dip_ms == 0))
+    if len(starting):
+        _start(baseline, state, starting, times_ms, values)
     going = state.dip_ms > 0
-    if not going.any():
+    at = places(going)
+    if not len(at):
         return going
-    at = np.flatnonzero(going)
     state.dip_low[at] += low[at]
     back = inside[at]
     first_back = back & (state.dip_back[at] == 0)
@@ -106,7 +106,7 @@ def _continue(
     baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, values: FloatArray
 ) -> None:
     silent = _silent(baseline, state, at, times_ms)
-    if silent.any():
+    if anywhere(silent):
         # The job may have been restarted meanwhile: what comes after is another excursion.
         _learn_parts(baseline, state, at[silent], state.seen_ms[at[silent]])
         _start(baseline, state, at[silent], times_ms, values)
@@ -265,11 +265,12 @@ def unknown_ms(
     floor = np.where(relative < 0.5, float(baseline.half_floor), float(baseline.floor))
     seen = np.maximum(age_ms / float(baseline.met), 1.0)
     cap = np.maximum(float(baseline.young_cap) / seen**2, float(baseline.cap))
-    wait = np.clip(baseline.share * age_ms, floor, np.maximum(floor, cap))
-    standing = np.clip(
-        baseline.still_share * age_ms, float(baseline.half_floor), float(baseline.still_cap)
-    )
-    return np.asarray(np.where(relative < baseline.still, standing, wait))
+    wait = np.minimum(np.maximum(baseline.share * age_ms, floor), np.maximum(floor, cap))
+    still = relative < baseline.still
+    if not anywhere(still):
+        return np.asarray(wait)
+    standing = np.maximum(baseline.still_share * age_ms, float(baseline.half_floor))
+    return np.where(still, np.minimum(standing, float(baseline.still_cap)), wait)
 
 
 def habit_ms(
@@ -300,12 +301,27 @@ def unexplained_ms(
 
     An excursion of any course is news once this sums up to what an unknown one is given.
     """
-    unknown = unknown_ms(
-        baseline, state, at, onset_ms=state.dip_ms[at], relative=np.ones(len(at))
-    )
-    wait = unknown_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=relative)
+    onset_ms = state.dip_ms[at]
+    unknown = unknown_ms(baseline, state, at, onset_ms=onset_ms, relative=np.ones(len(at)))
+    wait = unknown_ms(baseline, state, at, onset_ms=onset_ms, relative=relative)
     wait = np.maximum(wait, habit_ms(baseline, state, at, relative=relative))
-    return np.maximum(lasted_ms - (wait - unknown), 0.0)
+    return np.minimum(np.maximum(lasted_ms - (wait - unknown), 0.0), lasted_ms)
+
+
+def _unexplained(
+    baseline: Level, state: LevelState, at: IntArray, now_ms: IntArray, *,
+    relative: FloatArray, wait: FloatArray,
+) -> BoolArray:  # fmt: skip
+    """Return which excursions have lasted longer than habits explain, or than any may."""
+    present = unexplained_ms(
+        baseline, state, at, relative=relative, lasted_ms=now_ms - state.part_ms[at]
+    )
+    spent = state.spent_ms[at] + unexplained_ms(
+        baseline, state, at, relative=state.main_level[at], lasted_ms=state.main_ms[at]
+    )
+    believed = (present > 0) & (present + spent >= wait)
+    believed |= ~state.dip_still[at] & (now_ms - state.dip_ms[at] >= baseline.patience)
+    return believed
 
 
 def raise_long(
@@ -315,9 +331,9 @@ def raise_long(
     ripe = (state.dip_ms > 0) & (state.dip_low >= baseline.min_samples)
     ripe &= (times_ms - state.dip_ms >= baseline.floor) & (state.part_count >= 3)
     ripe &= (state.dip_back == 0) & (state.raised == 0)
-    if not ripe.any():
+    at = places(ripe)
+    if not len(at):
         return
-    at = np.flatnonzero(ripe)
     level, part, now = state.level[at], state.part_level[at], times_ms[at]
     # A standstill shows in two samples; its part's level may still be on its way down.
     lowest = np.minimum(values[at], state.ring[at, (state.count[at] - 2) % RING])
@@ -327,20 +343,17 @@ def raise_long(
     clear = np.where(state.dip_still[at], edge(baseline, state)[at], 3 * state.scale[at])
     longer = np.where(level - part < _CLEAR * clear, float(baseline.cap), 0.0)
     wait = wait + longer
-    present = unexplained_ms(
-        baseline, state, at, relative=relative, lasted_ms=now - state.part_ms[at]
-    )
-    spent = state.spent_ms[at] + unexplained_ms(
-        baseline, state, at, relative=state.main_level[at], lasted_ms=state.main_ms[at]
-    )
     # After a standstill comes a ramp: it must have stopped for longer than a share of the wait.
     steady = np.where(state.dip_still[at], float(baseline.climb) + longer, 0.5 * wait)
-    believed = (present > 0) & (present + spent >= wait)
-    believed |= ~state.dip_still[at] & (now - state.dip_ms[at] >= baseline.patience)
-    believed &= (now - state.steady_ms[at] >= steady) | (relative <= 0)
-    believed &= part <= level - 0.75 * edge(baseline, state)[at]
-    believed &= (now >= state.quiet_ms[at]) | (part < state.quiet_level[at])
-    for k in at[believed]:
+    due = (now - state.steady_ms[at] >= steady) | (relative <= 0)
+    due &= part <= level - 0.75 * edge(baseline, state)[at]
+    due &= (now >= state.quiet_ms[at]) | (part < state.quiet_level[at])
+    # Habits take long to look up, and can't explain less than nothing.
+    due &= now - state.dip_ms[at] >= np.minimum(wait, float(baseline.patience))
+    if not anywhere(due):
+        return
+    at, relative, wait = at[due], relative[due], wait[due]
+    for k in at[_unexplained(baseline, state, at, now[due], relative=relative, wait=wait)]:
         state.raised[k] = EXCURSION
         state.raised_ms[k] = state.dip_ms[k]
         state.raised_level[k] = state.part_level[k]

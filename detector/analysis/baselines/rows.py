@@ -23,6 +23,16 @@ S = TypeVar("S", bound=Columns)
 _FEW, _LONG = 24, 4
 
 
+def anywhere(claim: BoolArray) -> bool:
+    """Whether the claim holds in any column; ``any`` takes four times as long for few."""
+    return bool(np.count_nonzero(claim))
+
+
+def places(claim: BoolArray) -> IntArray:
+    """Return the columns in which the claim holds; ``flatnonzero`` takes longer for few."""
+    return np.asarray(claim.nonzero()[0])
+
+
 @dataclass(slots=True, kw_only=True)
 class Found:
     """What a walk has come upon so far.

@@ -17,7 +17,7 @@ from detector.analysis.baselines.level import (
     LevelState,
     recent,
 )
-from detector.analysis.baselines.rows import Found
+from detector.analysis.baselines.rows import Found, anywhere, places
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected
 from detector.series import FloatArray, IntArray
 
@@ -102,10 +102,9 @@ def end_changes(
     baseline: Level, state: LevelState, times_ms: IntArray, values: FloatArray, found: Found
 ) -> None:
     """Report where the level from before a confirmed change is back, and hold to it again."""
-    changed = np.isfinite(state.held_level)
-    if not changed.any():
+    at = places(np.isfinite(state.held_level))
+    if not len(at):
         return
-    at = np.flatnonzero(changed)
     held, gap = state.held_level[at], state.held_level[at] - state.level[at]
     noise = np.maximum(state.scale[at], state.held_scale[at])
     short = np.maximum(0.5 * baseline.deep * held, 2 * state.held_scale[at])
@@ -157,28 +156,15 @@ def watch_runs(
 ) -> None:
     """Count runs of identical values; raise one that no live exporter makes."""
     same = values == state.run_value
-    thawing = (state.frozen > 0) & ~same
-    state.thaw = np.where(thawing, state.thaw + 1, np.where(state.frozen > 0, state.thaw, 0))
     ended = ~same & (state.frozen == 0) & (state.run_count > 0)
-    state.run_longest = np.where(
-        ended, np.maximum(state.run_longest, state.run_count), state.run_longest
-    )
+    state.run_longest = np.maximum(state.run_longest, np.where(ended, state.run_count, 0))
     state.run_ms = np.where(same, state.run_ms, times_ms)
     state.run_count = np.where(same, state.run_count + 1, 1)
     state.run_value = values.copy()
-    for k in np.flatnonzero((state.frozen > 0) & (state.thaw >= _THAWED)):
-        if state.frozen[k] == 2:
-            found.recoveries.append(
-                Recovery(
-                    column=int(found.columns[k]),
-                    since_ms=int(state.run_ms[k]),
-                    time_ms=int(times_ms[k]),
-                    level=float(values[k]),
-                )
-            )
-        state.frozen[k] = 0
-        state.thaw[k] = 0
+    _thaw(state, times_ms, values, same=same, found=found)
     long = (state.run_count >= baseline.frozen_samples) & (state.frozen == 0)
+    if not anywhere(long):
+        return
     long &= (times_ms - state.run_ms >= baseline.frozen_span) & (state.raised == 0)
     long &= (state.run_longest > 0) & (state.run_count >= _RUN_FACTOR * state.run_longest)
     # A series that never moved before is constant, not frozen.
@@ -203,6 +189,28 @@ def watch_runs(
         )
 
 
+def _thaw(
+    state: LevelState, times_ms: IntArray, values: FloatArray, *, same: BoolArray, found: Found
+) -> None:
+    """Count the samples of frozen columns that differ; enough of them, and one moves again."""
+    frozen = state.frozen > 0
+    if not anywhere(frozen):
+        return
+    state.thaw = np.where(frozen & ~same, state.thaw + 1, state.thaw)
+    for k in places(frozen & (state.thaw >= _THAWED)):
+        if state.frozen[k] == 2:
+            found.recoveries.append(
+                Recovery(
+                    column=int(found.columns[k]),
+                    since_ms=int(state.run_ms[k]),
+                    time_ms=int(times_ms[k]),
+                    level=float(values[k]),
+                )
+            )
+        state.frozen[k] = 0
+        state.thaw[k] = 0
+
+
 def follow_scale(
     baseline: Level, state: LevelState, values: FloatArray, *, healthy: BoolArray
 ) -> None:
@@ -211,12 +219,14 @@ def follow_scale(
     From a block's length ago: neighbours are too alike, and the distance from the level would
     take a level that lags behind for noise.
     """
+    if not anywhere(healthy):
+        return
     former = state.ring[
         np.arange(len(values)), (state.count - 1 - baseline.block_samples) % RING
     ]
     use = healthy & (former >= state.level - edge(baseline, state))
     off = np.minimum(abs(values - former), FAR * state.scale)
-    gain = np.where(use, 1 / np.clip(state.count, RING, SCALE_SAMPLES), 0.0)
+    gain = 1 / np.minimum(np.maximum(state.count, RING), SCALE_SAMPLES)
     # 0.886: standard deviation over the mean difference of two, for a normal.
     scale = np.maximum(
         state.scale + gain * (0.886 * off - state.scale), LEAST_SCALE * state.level

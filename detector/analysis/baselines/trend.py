@@ -13,7 +13,7 @@ from detector.analysis.baselines.level import (
     LevelState,
     recent,
 )
-from detector.analysis.baselines.rows import Found
+from detector.analysis.baselines.rows import Found, anywhere, places
 from detector.analysis.change import Shift
 from detector.series import FloatArray, IntArray
 
@@ -103,17 +103,19 @@ def fill_blocks(
     found: Found,
 ) -> None:
     """Take healthy samples into blocks, and act on the blocks that are full."""
+    if not anywhere(healthy):
+        return
     width = edge(baseline, state)
     # Upwards a block must be able to rise, but a glitch of one sample must not lift it.
-    value = np.clip(values, state.level - width, 2 * state.level)
+    value = np.minimum(np.maximum(values, state.level - width), 2 * state.level)
     opening = healthy & (state.block_count == 0)
     state.block_ms = np.where(opening, state.seen_ms, state.block_ms)
     state.block_sum = np.where(opening, 0.0, state.block_sum) + np.where(healthy, value, 0.0)
     state.block_count = state.block_count + healthy
     full = healthy & (state.block_count >= baseline.block_samples)
     full &= times_ms - state.block_ms >= baseline.block_span
-    if full.any():
-        close_block(baseline, state, np.flatnonzero(full), times_ms, found)
+    if anywhere(full):
+        close_block(baseline, state, places(full), times_ms, found)
 
 
 def close_block(
@@ -122,8 +124,8 @@ def close_block(
     """Act on the blocks of these columns, which are full."""
     mean = state.block_sum[at] / state.block_count[at]
     state.block_count[at] = 0
-    state.means[at] = np.roll(state.means[at], -1, axis=1)
-    state.means_ms[at] = np.roll(state.means_ms[at], -1, axis=1)
+    state.means[at, :-1] = state.means[at, 1:]
+    state.means_ms[at, :-1] = state.means_ms[at, 1:]
     state.means[at, -1] = mean
     state.means_ms[at, -1] = state.block_ms[at]
     state.blocks[at] += 1
