@@ -16,8 +16,8 @@ from detector.series import ContextEvent, FloatArray, IntArray, Interval, Window
 
 # Shares of jobs without any nuisance, with few, with the usual ones, and with many.
 _BURDENS, _SHARES = (0.0, 0.4, 1.0, 2.2), (0.15, 0.3, 0.4, 0.15)
-# No value of a job that goes faster may pass 1.
-_HIGHEST = 0.72
+# The highest level of a job: what is above 1 would be cut off.
+_HIGHEST = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,10 @@ def make(
     )
     if kind.stress and not course.burden:
         course.burden = 1.0
-    base = log_uniform(rng, 0.08, _HIGHEST if kind.factor > 1 else 0.75)
+    base = log_uniform(rng, 0.08, 0.75)
     habits.live(course)
     change = _change(course, kind)
+    base = min(base, _HIGHEST / float((course.shape * change.left).max()))
     drawn, heavy = noise(rng, n, cadence_s)
     sigma, phi = summary(drawn, cadence_s)
     around = course.warmth * course.dips * np.where(course.stopped, 0.0, 1.0)
