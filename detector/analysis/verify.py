@@ -183,6 +183,8 @@ def _sides(
     if low.mean() < _LOW_SHARE:
         return Rejected(reason=f"a spike: only {low.sum()} of {len(after)} samples are low")
     new = np.flatnonzero(_undipped(after, candidate))
+    if len(new) < settings.min_after:
+        return Rejected(reason=f"too few samples: {len(new)} at the level since the onset")
     new = new[latest_level(after[new], least=settings.min_after, effect=effect) :]
     return old, first + new
 

@@ -26,6 +26,8 @@ _CLEAR = 1.33
 # Before the first low sample of an excursion at most so many usual steps count as part of it.
 # A real switch of precision reports its first sample after 5 steps of silence.
 _LEAD_STEPS = 6
+# So many usual steps without a sample are a silence, in which the job may have been restarted.
+_SILENT_STEPS = 2.5
 # An excursion whose level is less than this times the least depth may be noise about the edge.
 _SHALLOW = 1.5
 # Standard deviations of a sample by which the mean of a part may be off. Three standard errors
@@ -89,8 +91,11 @@ def _start(
     for name in ("dip_low", "dip_count", "dip_back", "spent_ms", "main_ms", "part_count",
                  "part_off", "steady_up"):  # fmt: skip
         getattr(state, name)[at] = 0
-    state.dip_still[at] = _silent(baseline, state, at, times_ms)
-    state.part_ms[at] = state.steady_ms[at] = start_ms
+    silent = _silent(baseline, state, at, times_ms)
+    state.dip_still[at] = silent
+    state.part_ms[at] = start_ms
+    # Nobody saw whether it climbed while nothing was heard.
+    state.steady_ms[at] = np.where(silent, times_ms[at], start_ms)
     state.part_level[at] = state.steady_level[at] = values[at]
     state.part_dev[at] = state.scale[at]
 
@@ -98,7 +103,7 @@ def _start(
 def _silent(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray) -> BoolArray:
     """Return where nothing was heard for so long that the job may have been restarted."""
     silent_ms = times_ms[at] - state.seen_ms[at]
-    usual_ms = np.maximum(_LEAD_STEPS * state.step_ms[at], float(baseline.floor))
+    usual_ms = np.maximum(_SILENT_STEPS * state.step_ms[at], float(baseline.floor))
     return np.asarray(silent_ms > usual_ms)
 
 
@@ -194,7 +199,9 @@ def _open_part(baseline: Level, state: LevelState, at: IntArray) -> None:
     mean = state.part_off_sum[at] / _BACK
     again = abs(mean / state.dip_level[at] - state.main_level[at]) <= baseline.habit_width
     climbed = ~again & (mean > state.part_level[at])
-    state.steady_ms[at] = np.where(climbed, state.part_off_ms[at], state.steady_ms[at])
+    state.steady_ms[at] = np.where(
+        climbed, np.maximum(state.steady_ms[at], state.part_off_ms[at]), state.steady_ms[at]
+    )
     # What climbs after a standstill is its warm-up.
     warm = at[climbed & state.dip_still[at]]
     state.spent_ms[warm] = state.main_ms[warm] = 0
