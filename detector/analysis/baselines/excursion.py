@@ -350,8 +350,10 @@ def raise_long(
     clear = np.where(state.dip_still[at], edge(baseline, state)[at], 3 * state.scale[at])
     longer = np.where(level - part < _CLEAR * clear, float(baseline.cap), 0.0)
     wait = wait + longer
-    # After a standstill comes a ramp: it must have stopped for longer than a share of the wait.
-    steady = np.where(state.dip_still[at], float(baseline.climb) + longer, 0.5 * wait)
+    # After a standstill comes a ramp: it must have stopped for longer than a share of the wait,
+    # and for as many samples as a first level takes.
+    climb = np.maximum(float(baseline.climb), baseline.first_samples * state.step_ms[at])
+    steady = np.where(state.dip_still[at], climb + longer, 0.5 * wait)
     due = (now - state.steady_ms[at] >= steady) | (relative <= 0)
     due &= part <= level - 0.75 * edge(baseline, state)[at]
     due &= (now >= state.quiet_ms[at]) | (part < state.quiet_level[at])
