@@ -235,7 +235,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--generator", choices=GENERATORS, default="own",
                         help="with --only: who makes the jobs")  # fmt: skip
     parser.add_argument("--cadence", type=float, default=CADENCE_MS / 1000, metavar="SECONDS",
-                        help="of held-out jobs")  # fmt: skip
+                        help="with --only: distance of two samples")  # fmt: skip
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures there too")
     parser.add_argument("--reuse", type=Path, metavar="JSON",
@@ -246,8 +246,10 @@ def _options() -> argparse.Namespace:
         parser.error("--classes needs --only ofuwatch")
     if options.generator != "own" and (not options.only or options.metrics):
         parser.error("--generator heldout needs --only ofuwatch and goes without --metrics")
-    if options.cadence != CADENCE_MS / 1000 and options.generator == "own":
-        parser.error("--cadence needs --generator heldout")
+    if options.cadence != CADENCE_MS / 1000 and not options.only:
+        parser.error("--cadence needs --only ofuwatch")
+    if options.generator == "own" and (options.cadence < 10 or options.cadence % 10):
+        parser.error("--cadence is a multiple of 10 s, but for --generator heldout")
     unknown = set((options.classes or "").split(",")) - CLASSES.keys() - {""}
     if unknown:
         parser.error(f"no class {', '.join(sorted(unknown))}; there are {', '.join(CLASSES)}")

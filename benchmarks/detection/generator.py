@@ -159,7 +159,13 @@ _PHASES = ("training", "checkpoint", "evaluation", "hiccup", "restart")
 
 
 def make(
-    kind: ChangeClass, number: int, *, seed: int, announced: bool = False, metrics: bool = False
+    kind: ChangeClass,
+    number: int,
+    *,
+    seed: int,
+    announced: bool = False,
+    metrics: bool = False,
+    cadence_s: float = CADENCE_MS / 1000,
 ) -> Made:
     """Return the class's job of this number.
 
@@ -169,7 +175,18 @@ def make(
         Whether the job announces its checkpoints, evaluations and restarts.
     metrics
         Whether the history holds SM activity, power, memory and PCIe traffic and clock too.
+    cadence_s
+        Distance of two samples: of the same job's samples every so manieth is kept.
+
+    Raises
+    ------
+    ValueError
+        When the cadence is no multiple of 10 s.
     """
+    every, rest = divmod(round(cadence_s * 1000), CADENCE_MS)
+    if rest or not every:
+        msg = f"these jobs have a sample every 10 s: {cadence_s:g} s is no multiple of it"
+        raise ValueError(msg)
     rng = np.random.default_rng([seed, zlib.crc32(kind.name.encode()), number])
     course = _start(rng, round(kind.hours * PER_H), harder=kind.stress)
     # Evenly on a logarithmic scale, as befits a scale: most jobs are quieter than 1 point.
@@ -188,7 +205,7 @@ def make(
         gpus, place = _gpus(rng, values, kind, onset)
         values = gpus.mean(axis=1)
     blind = _telemetry(course, values, gpus)
-    keep = ~course.gap
+    keep = ~course.gap & (np.arange(course.n) % every == 0)
     times_ms = _times(rng, course.n)
     fields = {"ofu": values}
     if metrics:
@@ -208,9 +225,10 @@ def make(
             factor=kind.factor,
             level=level,
             sigma=sigma,
-            phi=phi,
+            phi=phi**every,
             heavy=heavy,
             gpu=place,
+            cadence_ms=every * CADENCE_MS,
         ),
         expected=(level * course.level)[keep],
         warmth=course.warmth[keep],

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing import get_context
 
 from benchmarks.detection import generator, heldout
@@ -35,7 +34,7 @@ class Plan:
     generator
         One of :data:`GENERATORS`.
     cadence_s
-        Distance of two samples of held-out jobs.
+        Distance of two samples.
     """
 
     jobs: dict[str, int]
@@ -70,15 +69,12 @@ def sizes(*, quiet: int, change: int, pages: int | None = None) -> dict[str, int
 
 def made(plan: Plan, part: Sequence[tuple[str, int]]) -> list[Made]:
     """Return the jobs that a part names by class and number."""
-    make = (
-        partial(heldout.make, cadence_s=plan.cadence_s)
-        if plan.generator == "heldout"
-        else generator.make
-    )
+    make = heldout.make if plan.generator == "heldout" else generator.make
     return [
         make(
             CLASSES[name], number,
             seed=plan.seed, announced=plan.announced, metrics=plan.metrics,
+            cadence_s=plan.cadence_s,
         )
         for name, number in part
     ]  # fmt: skip

@@ -182,6 +182,36 @@ def test_coming_back_from_a_burst_is_no_drop() -> None:
     assert not folded.shifts
 
 
+@pytest.mark.parametrize("every_s", [5.0, 10.0, 30.0, 60.0])
+@pytest.mark.parametrize("silent_s", [180.0, 900.0])
+@pytest.mark.parametrize("tau_s", [60.0, 150.0, 300.0])
+def test_a_warm_up_after_a_silence_is_no_drop_at_any_cadence(
+    every_s: float, silent_s: float, tau_s: float
+) -> None:
+    old, new = round(14_400 / every_s), round(3600 / every_s)
+    ramp = 1 - 0.8 * np.exp(-every_s * np.arange(new) / tau_s)
+    values = levels((0.5, old + new), noise=0.01)
+    values[old:] *= ramp
+    stamps = times(old + new, every_s=every_s)
+    stamps[old:] += round(1000 * silent_s)
+    assert not detect(stamps, values).outcomes
+
+
+@pytest.mark.parametrize("every_s", [5.0, 10.0, 30.0, 60.0])
+def test_a_job_that_comes_back_slower_from_a_silence_is_found_at_any_cadence(
+    every_s: float,
+) -> None:
+    old, new = round(14_400 / every_s), round(3600 / every_s)
+    ramp = 1 - 0.8 * np.exp(-every_s * np.arange(new) / 150)
+    values = levels((0.5, old), (0.2, new), noise=0.01)
+    values[old:] *= ramp
+    stamps = times(old + new, every_s=every_s)
+    stamps[old:] += 600_000
+    (change,) = alarms(detect(stamps, values))
+    assert seconds(change.detected_ms) - 15_000 <= 1200
+    assert change.relative_change == pytest.approx(-0.6, abs=0.03)
+
+
 @pytest.mark.parametrize("silent", [False, True], ids=["zeros", "gap"])
 def test_a_restart_with_its_warm_up_is_silent(silent: bool) -> None:
     ramp = 0.5 * (1 - 0.9 * np.exp(-np.arange(300) / 24))

@@ -43,6 +43,12 @@ def refused(values: FloatArray, raised: Candidate, *events: ContextEvent) -> str
     return outcome.reason
 
 
+def test_a_fall_of_which_no_sample_stands_at_one_level_is_refused() -> None:
+    values = np.concatenate([levels((0.39, 60), noise=0.01), [0.136, 0.294, 0.237, 0.296]])
+    raised = candidate(onset=60, at=64, before=0.389, after=0.275, scale=0.0165)
+    assert refused(values, raised) == "too few samples: 0 at the level since the onset"
+
+
 def event(kind: str, start: int, end: int) -> ContextEvent:
     span = Interval(start_ms=START_MS + start * 10_000, end_ms=START_MS + end * 10_000)
     return ContextEvent(kind=kind, span=span)

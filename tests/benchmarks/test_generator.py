@@ -30,6 +30,18 @@ def test_a_job_is_the_same_whichever_jobs_are_made_beside_it() -> None:
     assert alone.truth == among.truth
 
 
+def test_a_job_at_another_cadence_is_the_same_job_with_fewer_samples() -> None:
+    usual, seldom = (make(CLASSES["drop10"], 5, seed=SEED, cadence_s=c) for c in (10.0, 30.0))
+    places = np.searchsorted(usual.window.times_ms, seldom.window.times_ms)
+    np.testing.assert_array_equal(
+        usual.window.fields["ofu"][places], seldom.window.fields["ofu"]
+    )
+    assert np.median(np.diff(seldom.window.times_ms)) == pytest.approx(30_000, rel=0.02)
+    assert seldom.truth.onset_ms == usual.truth.onset_ms
+    with pytest.raises(ValueError, match="no multiple"):
+        make(CLASSES["drop10"], 5, seed=SEED, cadence_s=15.0)
+
+
 def test_calibration_and_test_jobs_are_different_jobs() -> None:
     kind = CLASSES["quiet"]
     ours = [make(kind, 0, seed=SEEDS[name]).truth.level for name in ("calibration", "test")]
