@@ -196,7 +196,8 @@ def _peers(size: Size, progress: Progress, console: Console, *, workers: int) ->
 
 
 def _plan(options: argparse.Namespace, size: Size) -> Plan:
-    jobs = sizes(quiet=size.quiet, change=size.change, pages=size.pages)
+    change = options.change_jobs or size.change
+    jobs = sizes(quiet=size.quiet, change=change, pages=size.pages)
     if options.quiet_jobs:
         jobs["quiet"] = options.quiet_jobs
     plan = Plan(
@@ -229,6 +230,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", choices=["ofuwatch"], help="leave out peers and optimum")
     parser.add_argument("--classes", help=f"with --only: some of {','.join(CLASSES)}")
     parser.add_argument("--quiet-jobs", type=int, help="how many quiet jobs")
+    parser.add_argument("--change-jobs", type=int, help="with --only: how many of each change")
     parser.add_argument("--seed", default="test", help="calibration, test, or a number")
     parser.add_argument("--announced", action="store_true", help="with context events")
     parser.add_argument("--metrics", action="store_true", help="with the other metrics")
@@ -242,8 +244,8 @@ def _options() -> argparse.Namespace:
                         help="take optimum and peers from an earlier run's --json")  # fmt: skip
     parser.add_argument("--no-write", action="store_true", help="leave docs/detection.md")
     options = parser.parse_args()
-    if options.classes and not options.only:
-        parser.error("--classes needs --only ofuwatch")
+    if (options.classes or options.change_jobs) and not options.only:
+        parser.error("--classes and --change-jobs need --only ofuwatch")
     if options.generator != "own" and (not options.only or options.metrics):
         parser.error("--generator heldout needs --only ofuwatch and goes without --metrics")
     if options.cadence != CADENCE_MS / 1000 and not options.only:
