@@ -81,3 +81,22 @@ def test_required_events_are_found_in_time_and_nothing_else(
     wrong = [round(at - start_s) for at in due if at not in explained]
     assert not wrong, f"alarms {wrong} s after the start where nothing happened"
     assert all(change.direction == "down" for change in found)
+
+
+@pytest.mark.parametrize("slower", [1.3, 1.6, 2.0])
+@pytest.mark.parametrize("name", ["lora70b_b200x8a_r9", "lora70b_b200x8b_r5"])
+def test_a_switch_of_precision_is_no_restart_in_a_run_of_slower_steps(
+    name: str, slower: float
+) -> None:
+    """Its first sample comes after five steps of silence, however long a step is."""
+    stamps, values = recording(name)
+    times_ms = stamps[0] + np.rint((stamps - stamps[0]) * slower).astype(np.int64)
+    step_ms = np.median(np.diff(times_ms))
+
+    def confirm(_: int, candidate: Candidate) -> Confirmed | Rejected:
+        return confirmed_by(times_ms, values, candidate)
+
+    panel = Panel(times_ms=times_ms[:, None], values=values[:, None])
+    folded = fold(OFU, empty(OFU.baseline, 1), panel, confirm)
+    (change,) = [out for _, _, out in folded.outcomes if isinstance(out, Confirmed)]
+    assert change.detected_ms - change.onset_ms <= 9.5 * step_ms
