@@ -11,6 +11,28 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     index: int | None = None
 
 
+class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+    """The earlier run that a job was compared with, where it has no level of its own before.
+
+    Attributes
+    ----------
+    until_ms
+        Up to when that run's level was taken.
+    differs
+        What the runs' descriptions say otherwise: field or label -> there, here.
+    """
+
+    id: str
+    name: str = ""
+    until_ms: int
+    differs: dict[str, tuple[str, str]] = {}
+
+    @property
+    def title(self) -> str:
+        """The name people know the run by, with its id."""
+        return _title(self.name, self.id)
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Who a job is, as its hash ``ofu:{<job>}:m`` says; everything but the id may be missing.
 
@@ -34,4 +56,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         """The name people know the job by, with its id."""
-        return f"{self.name} ({self.id})" if self.name and self.name != self.id else self.id
+        return _title(self.name, self.id)
+
+
+def _title(name: str, id: str) -> str:
+    return f"{name} ({id})" if name and name != id else id

@@ -15,11 +15,12 @@ from detector.analysis.baselines import LEAST_GPUS, Model
 from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected, Shift
 from detector.analysis.derived import clock_correction, derived
 from detector.analysis.judge import Content, judge
+from detector.analysis.lineage import Kept, differences, joined, sources, stand_in
 from detector.analysis.ofu import GpuModel
 from detector.analysis.present import present_level
 from detector.analysis.verify import announced, verify, window_start_ms
 from detector.analysis.watch import Confirm, Observed, observe
-from detector.fleet import Job
+from detector.fleet import Earlier, Job
 from detector.incident.incident import Incident
 from detector.incident.ledger import shard_of
 from detector.incident.lifecycle import (
@@ -35,6 +36,7 @@ from detector.series import (
     Window,
 )
 from detector.state import FleetState
+from detector.succession import Newcomers, only, parts, with_born
 
 
 class Histories(Protocol):
@@ -119,7 +121,7 @@ class Seen:
 
 def observe_fleet(
     state: FleetState,
-    batch: Batch,
+    coming: Newcomers,
     jobs: Jobs,
     *,
     content: Content,
@@ -135,45 +137,40 @@ def observe_fleet(
     meet_again
         Shards whose jobs are asked again who they are.
     """
+    batch = coming.batch
     state = _corrected(state, batch, jobs, again=meet_again)
     batch = _without(batch, {job for job, until in state.aside.items() if until > now_ms})
-    values = _values(batch, state.clock_ratios)
     seen = Seen(state=state)
-    watches = {}
-    for model in content.models:
-        windows: dict[tuple[str, int], Window] = {}
-        observed = observe(
-            state.watches[model.name],
-            batch,
-            values.get(model.metric),
-            confirm=_confirm(model, jobs, windows),
-        )
-        watches[model.name] = observed.watch
-        _take_down(seen, model, observed, jobs, windows=windows, content=content)
-    seen.state = replace(state, watches=watches)
+    for part, born in parts(replace(coming, batch=batch)):
+        if len(part.job):
+            _observe(seen, part, jobs, content=content)
+        seen.state = with_born(seen.state, born, jobs)
     for job in seen.poisoned:
         seen.happenings.pop(job, None)
     return seen
 
 
+def _observe(seen: Seen, batch: Batch, jobs: Jobs, *, content: Content) -> None:
+    """Fold one part of a batch into every watch and add what it shows to what was seen."""
+    values = _values(batch, seen.state.clock_ratios)
+    watches = {}
+    for model in content.models:
+        windows: dict[tuple[str, int], Window] = {}
+        observed = observe(
+            seen.state.watches[model.name],
+            batch,
+            values.get(model.metric),
+            confirm=_confirm(model, jobs, windows, kept=seen.state.kept),
+        )
+        watches[model.name] = observed.watch
+        _take_down(seen, model, observed, jobs, windows=windows, content=content)
+    seen.state = replace(seen.state, watches=watches)
+
+
 def _without(batch: Batch, aside: Collection[str]) -> Batch:
     """Return the batch without the entries of poison jobs."""
     out = [k for k, job in enumerate(batch.jobs) if job in aside]
-    if not out:
-        return batch
-    keep = ~np.isin(batch.job, out)
-    fields = {name: values[keep] for name, values in batch.fields.items()}
-    gpus, counts = batch.gpus, batch.gpu_counts
-    if gpus is not None and counts is not None:
-        gpus, counts = gpus[np.repeat(keep, counts)], counts[keep]
-    return replace(
-        batch,
-        job=batch.job[keep],
-        times_ms=batch.times_ms[keep],
-        fields=fields,
-        gpus=gpus,
-        gpu_counts=counts,
-    )
+    return only(batch, ~np.isin(batch.job, out)) if out else batch
 
 
 def _corrected(
@@ -208,7 +205,13 @@ def _values(batch: Batch, clock_ratios: Mapping[str, float]) -> Mapping[str, Flo
     return values
 
 
-def _confirm(model: Model, jobs: Jobs, windows: dict[tuple[str, int], Window]) -> Confirm:
+def _confirm(
+    model: Model,
+    jobs: Jobs,
+    windows: dict[tuple[str, int], Window],
+    *,
+    kept: Mapping[str, Kept],
+) -> Confirm:
     """Return the test that a candidate of this model must pass; keeps the windows it read."""
 
     def confirm(job: str, candidate: Candidate) -> Confirmed | Rejected:
@@ -218,11 +221,33 @@ def _confirm(model: Model, jobs: Jobs, windows: dict[tuple[str, int], Window]) -
         explained = announced(candidate, jobs.context(job, span))
         if explained is not None:
             return explained
-        window = jobs.window(job, start_ms=span.start_ms, end_ms=span.end_ms)
+        window = _reaching_back(jobs, job, span, model=model, kept=kept)
         windows[job, candidate.time_ms] = window
         return verify(candidate, window, model)
 
     return confirm
+
+
+def _reaching_back(
+    jobs: Jobs, job: str, span: Interval, *, model: Model, kept: Mapping[str, Kept]
+) -> Window:
+    """Return a job's history, where it is short behind that of the run whose level it has.
+
+    Time counts as the runs' own: what the job lacks of the span is taken from the end of the
+    earlier run, however long ago that was.
+    """
+    own = jobs.window(job, start_ms=span.start_ms, end_ms=span.end_ms)
+    source = sources(kept, job).get(model.name)
+    origin = kept[job].origin if job in kept else None
+    if source is None or origin is None or span.start_ms >= origin.began_ms:
+        return own
+    end_ms = source.until_ms + 1
+    missing_ms = origin.began_ms - span.start_ms
+    earlier = jobs.window(source.run, start_ms=end_ms - missing_ms, end_ms=end_ms)
+    series = earlier.series(model.metric)
+    if series is None or len(series.values) < model.verify.min_before:
+        earlier = stand_in(source, model.metric)
+    return joined(earlier, own, own_ms=origin.began_ms)
 
 
 def _take_down(
@@ -249,7 +274,15 @@ def _take_down(
         window = windows[job, candidate.time_ms]
         try:
             finding = judge(
-                outcome, window, jobs[job], jobs.gpu(job), content.rules, family=model.family
+                outcome,
+                window,
+                jobs[job],
+                jobs.gpu(job),
+                content.rules,
+                family=model.family,
+                earlier=_earlier(seen.state.kept, jobs, job, model)
+                if outcome.cause == "lineage"
+                else None,
             )
         except OSError:
             raise
@@ -259,3 +292,17 @@ def _take_down(
         seen.happenings[job].append(
             Found(time_ms=outcome.detected_ms, finding=finding, family=model.family)
         )
+
+
+def _earlier(kept: Mapping[str, Kept], jobs: Jobs, job: str, model: Model) -> Earlier | None:
+    """Return the run that a job was compared with, and what differs between the two."""
+    source = sources(kept, job).get(model.name)
+    if source is None:
+        return None
+    run = jobs[source.run]
+    return Earlier(
+        id=run.id,
+        name=run.name,
+        until_ms=source.until_ms,
+        differs=differences(jobs[job], run),
+    )

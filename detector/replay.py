@@ -151,7 +151,13 @@ def _excluded(confirmed: list[tuple[str, Confirmed]]) -> dict[str, tuple[Interva
     spans: defaultdict[str, list[Interval]] = defaultdict(list)
     for job, change in confirmed:
         if change.metric == "ofu":
-            spans[job] += change.excluded
+            # What was left out of an earlier run is none of this job's history.
+            since_ms = change.onset_ms if change.cause == "lineage" else 0
+            spans[job] += [
+                Interval(start_ms=max(span.start_ms, since_ms), end_ms=span.end_ms)
+                for span in change.excluded
+                if span.end_ms > since_ms
+            ]
     return {job: _joined(found) for job, found in spans.items() if found}
 
 

@@ -182,12 +182,16 @@ class Window:
         entry carried it. Rosters that changed in mid-way are padded with NaN on the right.
     events
         Announced context that touches the window, oldest first.
+    own_ms
+        Where the window begins with the history of an earlier run that the job continues:
+        the time of the job's own first entry. 0 where all is its own.
     """
 
     times_ms: IntArray
     fields: Mapping[str, FloatArray]
     gpus: FloatArray | None = None
     events: tuple[ContextEvent, ...] = ()
+    own_ms: int = 0
 
     def series(self, metric: str) -> Series | None:
         """The metric's finite samples as a series, or None when the window has none."""

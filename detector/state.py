@@ -7,7 +7,16 @@ from typing import Self
 import numpy as np
 
 from detector.analysis.judge import Content
-from detector.analysis.watch import Watch, accepted, packed, restored, start, without
+from detector.analysis.lineage import Kept
+from detector.analysis.watch import (
+    Watch,
+    accepted,
+    packed,
+    restored,
+    start,
+    taught_by,
+    without,
+)
 from detector.incident.incident import Incident
 from detector.incident.ledger import Saved, shard_of
 from detector.series import Batch, Duration
@@ -36,6 +45,9 @@ class FleetState:
         Job that reports MFU -> what its OFU is multiplied by to be MFU on the data sheet.
     incidents
         Job -> its incidents: live ones, and those resolved lately.
+    kept
+        Job -> where its baselines come from, and what it leaves to later runs once it has
+        left the watches. Only jobs of which there is such a thing to say.
     aside
         Poison jobs: job -> until when it is left out, ms of wall time.
     """
@@ -45,6 +57,7 @@ class FleetState:
     steps: Mapping[str, int] = field(default_factory=dict)
     clock_ratios: Mapping[str, float] = field(default_factory=dict)
     incidents: Mapping[str, tuple[Incident, ...]] = field(default_factory=dict)
+    kept: Mapping[str, Kept] = field(default_factory=dict)
     aside: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -120,17 +133,38 @@ class FleetState:
                 job: ratio for job, ratio in self.clock_ratios.items() if job not in gone
             },
             incidents={job: items for job, items in kept.items() if items},
+            kept=self._remembered(gone, newest=newest),
         )
 
-    def packed(self, jobs: Collection[str]) -> tuple[dict[str, bytes], dict[str, int]]:
-        """Return states by model and cursors of ``jobs``, as a commit wants them."""
+    def _remembered(self, gone: Collection[str], *, newest: int) -> Mapping[str, Kept]:
+        """Return what is kept when these jobs leave the watches."""
+        remembered = {
+            job: item
+            for job, item in self.kept.items()
+            if newest - self.cursors.get(job, item.ended_ms) <= _DROP_MS
+        }
+        for job in gone:
+            ended_ms = self.cursors[job]
+            known = {name: taught_by(watch, job) for name, watch in self.watches.items()}
+            taught = {name: item for name, item in known.items() if item is not None}
+            if taught and newest - ended_ms <= _DROP_MS:
+                origin = remembered[job].origin if job in remembered else None
+                remembered[job] = Kept(ended_ms=ended_ms, origin=origin, taught=taught)
+        return remembered
+
+    def packed(
+        self, jobs: Collection[str]
+    ) -> tuple[dict[str, bytes], dict[str, int], dict[str, Kept]]:
+        """Return states by model, cursors and what is kept of ``jobs``, for a commit."""
         states = {name: packed(watch, jobs) for name, watch in self.watches.items()}
-        return states, {job: self.cursors[job] for job in jobs if job in self.cursors}
+        cursors = {job: self.cursors[job] for job in jobs if job in self.cursors}
+        return states, cursors, {job: self.kept[job] for job in jobs if job in self.kept}
 
     def by_shard(self, shards: Collection[int]) -> dict[int, list[str]]:
         """Return the jobs of each of ``shards``."""
         members: dict[int, list[str]] = {shard: [] for shard in shards}
-        for job in self.cursors:
+        # What is kept may outlive the cursors, where a shard's state could not be read.
+        for job in self.cursors.keys() | self.kept.keys():
             shard = shard_of(job)
             if shard in members:
                 members[shard].append(job)
@@ -147,7 +181,9 @@ def restore(content: Content, saved: Iterable[Saved] = ()) -> FleetState:
     watches = {model.name: start(model) for model in content.models}
     cursors: dict[str, int] = {}
     incidents: dict[str, tuple[Incident, ...]] = {}
+    kept: dict[str, Kept] = {}
     for shard in saved:
+        kept.update(shard.kept)
         for incident in shard.incidents:
             job = incident.job.id
             incidents[job] = (*incidents.get(job, ()), incident)
@@ -159,4 +195,4 @@ def restore(content: Content, saved: Iterable[Saved] = ()) -> FleetState:
             continue
         watches = grown
         cursors.update(shard.cursors)
-    return FleetState(watches=watches, cursors=cursors, incidents=incidents)
+    return FleetState(watches=watches, cursors=cursors, incidents=incidents, kept=kept)

@@ -35,6 +35,7 @@ from detector.series import (
     Reject,
 )
 from detector.state import FleetState
+from detector.succession import newcomers
 
 
 class Histories(observing.Histories, Protocol):
@@ -142,9 +143,11 @@ def run(
     batch = histories.increments(state.cursors, now_ms=now_ms)
     jobs = Jobs(histories, content)
 
+    coming = newcomers(state, batch, jobs)
     seen = observe_fleet(
-        state, batch, jobs, content=content, now_ms=now_ms, meet_again=checkpoint
+        state, coming, jobs, content=content, now_ms=now_ms, meet_again=checkpoint
     )
+    batch = coming.batch
     state = seen.state.moved(batch)
     happenings = seen.happenings
     for job, happening in _asked(actions, state):
@@ -297,12 +300,13 @@ def _commits(
     done = {shard: len(waiting) for shard, waiting in actions.items() if waiting}
     commits = []
     for shard, jobs in state.by_shard({*by_shard, *done, *checkpoint}).items():
-        states, cursors = state.packed(jobs)
+        states, cursors, kept = state.packed(jobs)
         commits.append(
             Commit(
                 shard=shard,
                 states=states,
                 cursors=cursors,
+                kept=kept,
                 incidents=tuple(by_shard[shard]),
                 notices=tuple(
                     item

@@ -132,8 +132,8 @@ def test_jobs_and_incidents_that_are_long_over_are_forgotten_step_by_step() -> N
 
 def saved_of(state: FleetState, shard: int, **changes: object) -> Saved:
     jobs = state.by_shard([shard])[shard]
-    states, cursors = state.packed(jobs)
-    found = {"shard": shard, "states": states, "cursors": cursors, **changes}
+    states, cursors, kept = state.packed(jobs)
+    found = {"shard": shard, "states": states, "cursors": cursors, "kept": kept, **changes}
     return Saved(**found)  # type: ignore[arg-type]
 
 

@@ -22,7 +22,9 @@ Direction = Literal["down", "up"]
 #   ceiling    below the most that was ever seen (GPUs that no longer report)
 #   peers      GPUs that fell away from the other GPUs of their job
 #   band       outside fixed bounds (a ratio that should be near 1, a share of valid samples)
-Cause = Literal["excursion", "drift", "frozen", "ceiling", "band", "peers"]
+# And what verification makes of the first two where the run has no level of its own before:
+#   lineage    below the level of the earlier run that this one continues
+Cause = Literal["excursion", "drift", "frozen", "ceiling", "band", "peers", "lineage"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,13 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """A candidate that verification refused, and why, in words an operator understands."""
+    """A candidate that verification refused, and why, in words an operator understands.
+
+    Attributes
+    ----------
+    rebase
+        It is the baseline that is wrong for this job: the present level is its own.
+    """
 
     reason: str
+    rebase: bool = False

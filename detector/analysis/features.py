@@ -290,6 +290,12 @@ def _restart_near(view: View) -> float | None:
 
 
 @_feature("flag")
+def _from_start(view: View) -> float | None:
+    """Whether the level before is that of an earlier run, since this one never had it."""
+    return float(view.change.cause == "lineage")
+
+
+@_feature("flag")
 def _precision_switch_near(view: View) -> float | None:
     """Whether a switch of the number format was announced just before the onset."""
     return float(_announced(view, "precision_switch"))

@@ -9,8 +9,8 @@ from detector.analysis.ofu import GpuModel, GpuTable
 from detector.analysis.peers import inside
 from detector.analysis.rules import Rule, Verdict, evaluate, summarise
 from detector.analysis.view import View
-from detector.fleet import Gpu, Job
-from detector.series import Interval, Window
+from detector.fleet import Earlier, Gpu, Job
+from detector.series import Interval, Window, iso
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,8 @@ class Finding:
         None when too few GPUs report to tell.
     before_samples, after_samples
         How many samples of the changed metric were compared.
+    earlier
+        The run that the level before is of; None where it is the job's own.
     """
 
     change: Confirmed
@@ -47,6 +49,7 @@ class Finding:
     before_samples: int
     after_samples: int
     summary: str
+    earlier: Earlier | None = None
 
 
 def judge(
@@ -57,6 +60,7 @@ def judge(
     rules: tuple[Rule, ...],
     *,
     family: str,
+    earlier: Earlier | None = None,
 ) -> Finding:
     """Return what a confirmed change means: evidence, verdict, and whose it is.
 
@@ -66,6 +70,8 @@ def judge(
         The job's history about the change, as verification saw it.
     family
         The family of the model whose metric changed.
+    earlier
+        The run that the level before is of, where it is not the job's own.
     """
     view = View(change=change, window=window, gpu=gpu, precision=job.precision)
     evidence = measured(view)
@@ -81,8 +87,23 @@ def judge(
         gpus_total=whose.total if whose else None,
         before_samples=_samples(change, window, change.before_span),
         after_samples=_samples(change, window, change.after_span),
-        summary=summarise(verdict.rule, evidence),
+        summary=summarise(verdict.rule, evidence) + _compared(earlier),
+        earlier=earlier,
     )
+
+
+def _compared(earlier: Earlier | None) -> str:
+    """Return which run the level before is of, and what is otherwise in this one."""
+    if earlier is None:
+        return ""
+    told = f"; compared with the earlier run {earlier.title} up to {iso(earlier.until_ms)}"
+    if not earlier.differs:
+        return told
+    changes = (
+        f"{name} {there or 'not given'} -> {here or 'not given'}"
+        for name, (there, here) in earlier.differs.items()
+    )
+    return f"{told}; otherwise now: {', '.join(changes)}"
 
 
 def _gpu(job: Job, place: int) -> Gpu:

@@ -45,6 +45,9 @@ _LOW_SHARE = 0.5
 _MOST_SHARE = 0.25
 # Samples before the onset that verification wants of a slow series.
 _LEAST_LOOKBACK = 60
+# A run whose number of GPUs differs by more than this share is another one: a node of 50 may
+# be replaced late. Chosen.
+_RESIZED = 0.02
 # Two-sided 95 % of a normal estimate.
 _Z95 = 1.96
 
@@ -70,13 +73,16 @@ def verify(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
     series = Series(times_ms=series.times_ms[until], values=series.values[until])
     match candidate.cause:
         case "excursion" | "drift":
-            return _mean_shift(candidate, series, model)
+            return _mean_shift(candidate, series, model, window)
         case "frozen":
             return _frozen(candidate, series, model)
         case "ceiling":
             return _shortage(candidate, series, model)
         case "band":
             return _outside(candidate, series, model)
+        case "lineage":  # what verification makes of the first two; never raised
+            msg = "no candidate is raised as lineage"
+            raise ValueError(msg)
         case _:
             assert_never(candidate.cause)
 
@@ -116,17 +122,36 @@ def announced(candidate: Candidate, events: Sequence[ContextEvent]) -> Rejected 
     return None
 
 
-def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed | Rejected:
-    """Compare the level since the onset with the level before it."""
+def _mean_shift(
+    candidate: Candidate, series: Series, model: Model, window: Window
+) -> Confirmed | Rejected:
+    """Compare the level since the onset with the level before it.
+
+    Where the run itself shows too little of that level, it is the earlier run's.
+    """
     times_ms, values, settings = series.times_ms, series.values, model.verify
     sides = _sides(candidate, series, settings)
     if isinstance(sides, Rejected):
         return sides
     old, new = sides
+    own = times_ms[old] >= window.own_ms
+    inherited = window.own_ms > 0 and int(own.sum()) < settings.min_before
+    if inherited:
+        resized = _resized(window)
+        if resized is not None:
+            return resized
+        old = old[~own]
+        if len(old) < settings.min_before:
+            return Rejected(reason=f"too few samples: {len(old)} of the earlier run")
     level, present = float(np.median(values[old])), float(np.median(values[new]))
     # All after the last healthy sample: the online stage may have guessed late.
     since = np.concatenate([old, np.arange(old[-1] + 1, len(values))])
     onset_ms, onset = _onset(series, since, level, min(present, level))
+    if inherited:  # not in the earlier run, nor in between
+        onset_ms = max(onset_ms, window.own_ms)
+        onset = Interval(
+            start_ms=max(onset.start_ms, window.own_ms), end_ms=max(onset.end_ms, onset_ms)
+        )
     if (times_ms[new] > onset_ms).sum() >= settings.min_after:
         # The sample in which it began is neither.
         new = new[times_ms[new] > onset_ms]
@@ -137,7 +162,7 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
         return refused
     return Confirmed(
         metric=model.metric,
-        cause=candidate.cause,
+        cause="lineage" if inherited else candidate.cause,
         direction=candidate.direction,
         onset_ms=onset_ms,
         onset=onset,
@@ -150,6 +175,26 @@ def _mean_shift(candidate: Candidate, series: Series, model: Model) -> Confirmed
         after_span=Interval(start_ms=int(times_ms[new[0] - 1]), end_ms=int(times_ms[new[-1]])),
         excluded=_gaps(times_ms, np.concatenate([old, new])),
     )
+
+
+def _resized(window: Window) -> Rejected | None:
+    """Refuse to compare with an earlier run on another number of GPUs, as entries report it.
+
+    Its description may not say so, and the first entries of a job may miss some.
+    """
+    counts = window.series("gpus")
+    if counts is None:
+        return None
+    own = counts.times_ms >= window.own_ms
+    if not own.any() or own.all():
+        return None
+    there, here = np.median(counts.values[~own]), np.median(counts.values[own])
+    if abs(here - there) <= _RESIZED * there:
+        return None
+    reason = (
+        f"another level is expected: {here:g} GPUs report, in the earlier run {there:g} did"
+    )
+    return Rejected(reason=reason, rebase=True)
 
 
 def _too_little(change: float, p: float, settings: Verification) -> Rejected | None:

@@ -11,12 +11,15 @@ from detector.analysis.baselines import (
     Model,
     Peers,
     State,
+    Taught,
     accept,
     append,
     empty,
+    inherit,
     pack,
     put,
     take,
+    taught,
     unpack,
 )
 from detector.analysis.candidate import fold
@@ -113,6 +116,17 @@ def accepted(watch: Watch, jobs: Iterable[str]) -> Watch:
         return watch
     state = accept(watch.model.baseline, watch.state, np.array(columns, np.int64))
     return replace(watch, state=state)
+
+
+def taught_by(watch: Watch, job: str) -> Taught | None:
+    """Return what ``job`` leaves to a later run; None where there is nothing."""
+    column = watch.index.get(job)
+    return None if column is None else taught(watch.state, column)
+
+
+def with_heir(watch: Watch, job: str, before: Taught, *, level: bool, began_ms: int) -> Watch:
+    """Return the watch with a new job that begins with what an earlier run was taught."""
+    return _grown(watch, [job], inherit(before, level=level, began_ms=began_ms))
 
 
 def without(watch: Watch, jobs: Collection[str]) -> Watch:

@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Folder of rules to use instead of the configuration's.",
 )
+@click.option(
+    "--jobs",
+    "jobs_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Who the jobs are and which runs they continue: JSON lines or CSV.",
+)
 @config_option
 @click.option("--cluster", default="replay", show_default=True, help="Goes into incident ids.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -48,6 +55,7 @@ def command(
     plot: Path | None,
     models: Path | None,
     rules: Path | None,
+    jobs_file: Path | None,
     config_file: Path | None,
     cluster: str,
     quiet: bool,
@@ -59,7 +67,7 @@ def command(
     """
     content = _content(models, rules, config_file)
     try:
-        recordings = _read(paths, quiet=quiet)
+        recordings = _read(paths, jobs_file, quiet=quiet)
         # Before the work, so that nobody waits for results that have nowhere to go.
         lines = _opened(json_file)
         _made(plot)
@@ -103,14 +111,19 @@ def _progress(*, quiet: bool) -> "Progress":
     )
 
 
-def _read(paths: Sequence[Path], *, quiet: bool) -> "Mapping[str, Recording]":
+def _read(
+    paths: Sequence[Path], jobs_file: Path | None, *, quiet: bool
+) -> "Mapping[str, Recording]":
+    from detector.store.described import described, read_described
     from detector.store.recording import RecordingError, files, read
 
     try:
+        jobs = read_described(jobs_file) if jobs_file else {}
         named = files(paths)
         with _progress(quiet=quiet) as progress:
             task = progress.add_task("reading", total=len(named), unit="files")
-            return read(named, on_file=lambda _: progress.advance(task))
+            recordings = read(named, on_file=lambda _: progress.advance(task))
+        return described(recordings, jobs, path=jobs_file) if jobs_file else recordings
     except RecordingError as error:
         fail(str(error))
 

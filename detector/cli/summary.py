@@ -62,7 +62,8 @@ def _of_incident(incident: Incident) -> _Row:
             "onset (UTC)": _moment(incident.onset_ms),
             "delay": span_text(incident.detected_ms - incident.onset_ms),
             "change": f"{100 * incident.relative_change:+.1f} %",
-            "level": _levels(incident.metric, incident.before.value, incident.after.value),
+            "level": _levels(incident.metric, incident.before.value, incident.after.value)
+            + _whose(incident),
             "end": end,
         },
     )
@@ -93,6 +94,12 @@ def _moment(time_ms: int) -> str:
 def _levels(metric: str, before: float, after: float) -> str:
     name = "OFU" if metric == "ofu" else metric
     return f"{name} {value_text(before, metric)} -> {value_text(after, metric)}"
+
+
+def _whose(incident: Incident) -> str:
+    """Whose level it was before, where it was not the job's own."""
+    earlier = incident.earlier
+    return "" if earlier is None else f" (before: {plain(earlier.id, len(earlier.id))})"
 
 
 def _table(rows: Sequence[_Row], *, width: int) -> Iterable[Text]:

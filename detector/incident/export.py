@@ -199,10 +199,27 @@ def _metric(incident: Incident, now_ms: int) -> dict[str, Any]:
         "after": _number(incident.after.value),
         "after_ci95": _interval(incident.after),
         "delta_rel": _number(incident.relative_change),
-        "baseline": {"kind": "self", "samples": incident.before_samples},
+        "baseline": _baseline(incident),
         "after_samples": incident.after_samples,
         "wasted_gpu_hours": round(wasted[0], 2) if wasted else None,
         "wasted_gpu_hours_per_hour": round(wasted[1], 2) if wasted else None,
+    }
+
+
+def _baseline(incident: Incident) -> dict[str, Any]:
+    """Whose level it was: the job's own, or that of a run that the job continues."""
+    earlier = incident.earlier
+    if earlier is None:
+        return {"kind": "self", "samples": incident.before_samples}
+    return {
+        "kind": "lineage",
+        "samples": incident.before_samples,
+        "job": _text(earlier.id, _ID),
+        "until": iso(earlier.until_ms),
+        "differs": {
+            _text(name, _NAME): [_text(there, _WORD), _text(here, _WORD)]
+            for name, (there, here) in sorted(earlier.differs.items())[:_MOST_LABELS]
+        },
     }
 
 

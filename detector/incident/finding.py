@@ -42,6 +42,7 @@ def begun(finding: Finding, *, family: str, time_ms: int, job: Job, cluster: str
         relative_change=change.relative_change,
         before_samples=finding.before_samples,
         after_samples=finding.after_samples,
+        earlier=finding.earlier,
         features=dict(finding.evidence),
         runners_up=finding.verdict.runners_up,
         ruled_out=tuple(RuledOut(rule=r, reason=w) for r, w in finding.verdict.ruled_out),

@@ -14,7 +14,7 @@ import msgspec
 
 from detector.analysis.change import Cause, Direction, Estimate
 from detector.analysis.rules import Severity
-from detector.fleet import Gpu, Job
+from detector.fleet import Earlier, Gpu, Job
 
 ResolveReason = Literal[
     "recovered",
@@ -61,6 +61,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         What was measured; None is unknown.
     runners_up
         Names of the other rules that held, most specific first.
+    earlier
+        The earlier run that the level before is of; None where it is the job's own.
     gpus, gpu_places
         The GPUs the change is attributed to; empty when it is the whole job's.
     gpus_total, hosts_total
@@ -113,6 +115,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     measured_ms: int | None = None
     before_samples: int = 0
     after_samples: int = 0
+    earlier: Earlier | None = None
     features: dict[str, float | None] = {}
     runners_up: tuple[str, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()

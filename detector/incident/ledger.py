@@ -11,6 +11,7 @@ from zlib import crc32
 
 import msgspec
 
+from detector.analysis.lineage import Kept
 from detector.incident.incident import Incident, Transition
 
 # 64 shards: the grain at which replicas share a fleet, as measured for leases and state blobs
@@ -64,6 +65,8 @@ class Saved:
         never written.
     cursors
         Job -> time of the last entry that the states have folded, ms.
+    kept
+        Job -> what is kept of it beside its baselines.
     incidents
         Every live incident and those resolved lately.
     """
@@ -71,6 +74,7 @@ class Saved:
     shard: int
     states: Mapping[str, bytes] = field(default_factory=dict)
     cursors: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[str, Kept] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
 
 
@@ -80,7 +84,7 @@ class Commit:
 
     Attributes
     ----------
-    states, cursors
+    states, cursors, kept
         None leaves what is stored; given together, always.
     incidents
         Incidents that are new or changed. A store refuses a revision that is not above the
@@ -95,6 +99,7 @@ class Commit:
     shard: int
     states: Mapping[str, bytes] | None = None
     cursors: Mapping[str, int] | None = None
+    kept: Mapping[str, Kept] | None = None
     incidents: tuple[Incident, ...] = ()
     notices: tuple[Notice, ...] = ()
     actions_done: int = 0

@@ -278,7 +278,7 @@ class _Life:
 
     def _measured(self, incident: Incident, *, at: int) -> Incident:
         incident = replace(incident, measured_ms=at)
-        if self._measure is None or incident.cause not in ("excursion", "drift"):
+        if self._measure is None or incident.cause not in ("excursion", "drift", "lineage"):
             return incident
         after = self._measure(incident, at)
         if after is None or incident.before.value <= 0:

@@ -7,7 +7,7 @@ repeated after a crash changes nothing and alerts nobody twice.
 Keys, each ``ofu:{s<NN>}:<name>``:
 
 =============  ======  ================================================================
-``state``      hash    ``model:<name>`` -> packed detector state, ``cursors`` -> map
+``state``      hash    ``model:<name>`` -> packed state; ``cursors``, ``kept`` -> maps
 ``incidents``  hash    incident id -> blob
 ``revisions``  hash    incident id -> highest revision accepted
 ``ends``       zset    incident id -> when its end was recorded, +inf while it is live
@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import redis
 import structlog
 
+from detector.analysis.lineage import Kept
 from detector.incident.incident import Incident, State
 from detector.incident.ledger import SHARDS, Action, Commit, Saved, shard_of
 from detector.store.blob import decode, encode
@@ -49,6 +50,7 @@ _ACTIONS = 1_000
 
 _MODEL = "model:"
 _CURSORS = "cursors"
+_KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,10 +251,11 @@ def _arguments(commit: Commit) -> Iterator[Any]:
     if commit.states is None:
         yield 0
     else:
-        yield len(commit.states) + 1
+        yield len(commit.states) + 2
         for model, state in commit.states.items():
             yield from (_MODEL + model, state)
         yield from (_CURSORS, encode(dict(commit.cursors or {})))
+        yield from (_KEPT, encode(dict(commit.kept or {})))
     yield len(commit.incidents)
     for one in commit.incidents:
         yield from (one.id, one.revision, int(one.live), encode(one))
@@ -292,8 +295,14 @@ def _saved(shard: int, reply: list[Any]) -> Saved:
         except ValueError as error:
             log.warning("detector_state_unreadable", shard=shard, reason=str(error))
             states = {}
+    kept: dict[str, Kept] = {}
+    if _KEPT in fields:
+        try:
+            kept = decode(fields[_KEPT], dict[str, Kept])
+        except ValueError as error:  # earlier runs are then unknown, and the rest goes on
+            log.warning("lineage_unreadable", shard=shard, reason=str(error))
     incidents = tuple(_readable(blobs, Incident))
-    return Saved(shard=shard, states=states, cursors=cursors, incidents=incidents)
+    return Saved(shard=shard, states=states, cursors=cursors, kept=kept, incidents=incidents)
 
 
 def _readable(blobs: Sequence[bytes | None], kind: type[_T]) -> Iterator[_T]:

@@ -112,7 +112,12 @@ class MemoryLedger:
                     self.incidents[incident.id] = incident
             saved = self._saved.get(commit.shard, Saved(shard=commit.shard))
             if commit.states is not None and commit.cursors is not None:
-                saved = replace(saved, states=commit.states, cursors=commit.cursors)
+                saved = replace(
+                    saved,
+                    states=commit.states,
+                    cursors=commit.cursors,
+                    kept=commit.kept or {},
+                )
             self._saved[commit.shard] = saved
 
 

@@ -206,7 +206,8 @@ def test_every_shipped_rule_recommends_reading_something_that_exists() -> None:
     root = Path(__file__).parents[2]
     for table in SHIPPED:
         page, _, anchor = table.runbook.partition("#")
-        assert f"\n## {anchor}\n" in (root / page).read_text(), table.name
+        text = (root / page).read_text()
+        assert not anchor or f"\n## {anchor}\n" in text, table.name
 
 
 def test_every_shipped_rule_has_a_case_that_it_wins() -> None:

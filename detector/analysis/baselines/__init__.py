@@ -21,6 +21,7 @@ from detector.analysis.baselines import crew as _crew
 from detector.analysis.baselines import excursion as _excursion
 from detector.analysis.baselines import level as _level
 from detector.analysis.baselines import level_fold as _level_fold
+from detector.analysis.baselines import lineage as _lineage
 from detector.analysis.baselines import peers as _peers
 from detector.analysis.baselines import standing as _standing
 from detector.analysis.baselines import stretch as _stretch
@@ -29,6 +30,7 @@ from detector.analysis.baselines.ceiling import Ceiling, CeilingState
 from detector.analysis.baselines.columns import copied, joined, packed, taken, unpacked, written
 from detector.analysis.baselines.crew import PeersState
 from detector.analysis.baselines.level import Level, LevelState
+from detector.analysis.baselines.lineage import Taught
 from detector.analysis.baselines.peers import LEAST_GPUS, Peers
 from detector.analysis.baselines.rows import Found, walk
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, Shift
@@ -36,9 +38,9 @@ from detector.series import Duration, FloatArray, IntArray, Panel
 
 __all__ = [
     "LEAST_GPUS", "Advance", "Band", "Baseline", "Ceiling", "Level", "Model", "Peers", "State",
-    "Verification",
-    "accept", "advance", "append", "band_of", "empty", "pack", "put", "settle", "take",
-    "unpack",
+    "Taught", "Verification",
+    "accept", "advance", "append", "band_of", "empty", "inherit", "pack", "put", "settle",
+    "take", "taught", "unpack",
 ]  # fmt: skip
 
 Baseline = Level | Ceiling | Band | Peers
@@ -266,6 +268,26 @@ def accept(baseline: Baseline, state: State, columns: IntArray) -> State:
             return _peers.accepted(state, columns)
         case _:
             raise _mismatch(baseline, state)
+
+
+def taught(state: State, column: int) -> Taught | None:
+    """Return what a column leaves to the next run of its job; None where there is nothing.
+
+    Only the level baseline learns what the next run needs: a ceiling, a band and the GPUs'
+    places among each other are those of one allocation.
+    """
+    return _lineage.taught(state, column) if isinstance(state, LevelState) else None
+
+
+def inherit(before: Taught, *, level: bool, began_ms: int) -> LevelState:
+    """Return the column with which a run begins that an earlier one has taught.
+
+    Parameters
+    ----------
+    level
+        Whether the earlier level is expected of this run too.
+    """
+    return _lineage.heir(before, level=level, began_ms=began_ms)
 
 
 def band_of(baseline: Baseline, state: State) -> tuple[FloatArray, FloatArray]:

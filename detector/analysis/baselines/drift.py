@@ -66,7 +66,8 @@ def weigh(
 def _needed(baseline: Level, state: LevelState, at: IntArray) -> FloatArray:
     """Return how many blocks a fall needs to be news."""
     block_ms = np.maximum(state.seen_ms[at] - state.block_ms[at], 1)
-    share = baseline.share * (state.block_ms[at] - state.first_ms[at]) / block_ms
+    age_ms = state.block_ms[at] - state.first_ms[at] + state.credit_ms[at]
+    share = baseline.share * age_ms / block_ms
     return np.asarray(np.floor(np.clip(share, _LEAST_BLOCKS, _MOST_BLOCKS)))
 
 

@@ -272,7 +272,7 @@ def unknown_ms(
     relative: FloatArray,
 ) -> FloatArray:
     """Return how long a fall to ``relative`` must last when no habit explains it."""
-    age_ms = (onset_ms - state.first_ms[at]).astype(np.float64)
+    age_ms = (onset_ms - state.first_ms[at] + state.credit_ms[at]).astype(np.float64)
     floor = np.where(relative < 0.5, float(baseline.half_floor), float(baseline.floor))
     seen = np.maximum(age_ms / float(baseline.met), 1.0)
     cap = np.maximum(float(baseline.young_cap) / seen**2, float(baseline.cap))

@@ -21,7 +21,7 @@ from detector.series import Duration, FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
-VERSION = 3
+VERSION = 4
 """Grows with every change of the state's meaning; older packed states then start cold."""
 
 # Samples kept per column: a robust level from a minute of 1 s samples.
@@ -161,6 +161,9 @@ class LevelState(Columns):
     ----------
     count, first_ms, seen_ms, step_ms
         Usable samples so far, time of the first and of the latest, usual distance of two.
+    credit_ms, heir_ms
+        Age of the earlier runs that this one continues; when it began, while it stands on the
+        level of those.
     ring
         The latest samples, sample k at ``k % RING``. Shape ``(columns, RING)``.
     level, scale
@@ -217,6 +220,8 @@ class LevelState(Columns):
     first_ms: IntArray
     seen_ms: IntArray
     step_ms: FloatArray
+    credit_ms: IntArray
+    heir_ms: IntArray
     ring: FloatArray
     level: FloatArray
     scale: FloatArray

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detector.analysis.baselines import excursion, standing, trend
+from detector.analysis.baselines import excursion, lineage, standing, trend
 from detector.analysis.baselines.level import RING, Level, LevelState
 from detector.analysis.baselines.rows import Found, anywhere
 from detector.series import FloatArray, IntArray
@@ -13,7 +13,7 @@ def step(
 ) -> None:
     """Fold one finite sample into each column, in place."""
     with np.errstate(invalid="ignore"):
-        _clock(state, times_ms)
+        _clock(baseline, state, times_ms)
         known = np.isfinite(state.level)
         standing.watch_runs(baseline, state, times_ms, values, found)
         state.ring[np.arange(len(values)), state.count % RING] = values
@@ -30,14 +30,17 @@ def step(
         state.seen_ms[:] = times_ms
 
 
-def _clock(state: LevelState, times_ms: IntArray) -> None:
+def _clock(baseline: Level, state: LevelState, times_ms: IntArray) -> None:
     """Keep the usual distance of two samples; a gap counts as no more than double."""
     early = state.count < 3
     new = anywhere(early)
+    first = state.count == 0
     if new:
-        first = state.count == 0
         state.first_ms[:] = np.where(first, times_ms, state.first_ms)
         state.seen_ms[:] = np.where(first, times_ms, state.seen_ms)
     gap_ms = (times_ms - state.seen_ms).astype(np.float64)
     usual = state.step_ms + 0.1 * (np.minimum(gap_ms, 2 * state.step_ms) - state.step_ms)
     state.step_ms[:] = np.where(early, gap_ms, usual) if new else usual
+    if new:
+        heirs = np.flatnonzero(first & (state.heir_ms > 0))
+        lineage.begin(baseline, state, heirs, times_ms)

@@ -52,6 +52,8 @@ def settled(
         elif raised in (EXCURSION, DRIFT):
             if isinstance(outcome, Confirmed):
                 _hold(state, column, outcome)
+            elif outcome.rebase:
+                accepted(state, np.array([column]))
             else:
                 _quieten(baseline, state, column, raised)
 
@@ -94,7 +96,7 @@ def _restart(state: LevelState, column: int, level: float) -> None:
     state.settle_ms[column] = state.seen_ms[column]
     for name in ("block_count", "blocks", "evidence", "evidence_peak",
                  "rise_count", "dip_ms",
-                 "back_count", "quiet_ms", "raised"):  # fmt: skip
+                 "back_count", "quiet_ms", "raised", "heir_ms"):  # fmt: skip
         getattr(state, name)[column] = 0
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detector.analysis.baselines import drift, noise
+from detector.analysis.baselines import drift, lineage, noise
 from detector.analysis.baselines.excursion import edge
 from detector.analysis.baselines.level import (
     LEAST_SCALE,
@@ -177,6 +177,8 @@ def _judge(
     warm = _warming(baseline, state, at, times_ms, scale=scale)
     if warm.any():
         at, mean, scale = at[~warm], mean[~warm], scale[~warm]
+    if state.heir_ms[at].any():
+        lineage.adopt(baseline, state, at, times_ms)
     drift.weigh(baseline, state, at, mean=mean, scale=scale)
     rising = mean > state.level[at] + np.maximum(_RISE * state.level[at], 3 * scale)
     state.rise_ms[at] = np.where(
@@ -223,7 +225,7 @@ def _take_rise(
     baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, found: Found
 ) -> None:
     """Let the baseline follow a rise that was held for long enough."""
-    age_ms = state.rise_ms[at] - state.first_ms[at]
+    age_ms = state.rise_ms[at] - state.first_ms[at] + state.credit_ms[at]
     hold = np.clip(baseline.rise_share * age_ms, baseline.rise_floor, baseline.rise_cap)
     held = (state.rise_count[at] >= _LEAST_BLOCKS) & (times_ms[at] - state.rise_ms[at] >= hold)
     for k in at[held]:
@@ -237,7 +239,7 @@ def _take_rise(
         noise.rescale(state, int(k), float(level[0]) / before)
         state.level[k] = level[0]
         state.blocks[k] = min(int(state.blocks[k]), _RENEWED)
-        state.rise_count[k] = 0
+        state.rise_count[k] = state.heir_ms[k] = 0
         state.evidence[k] = 0
         if np.isnan(state.held_level[k]):
             found.shifts.append(
