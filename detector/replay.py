@@ -1,7 +1,7 @@
 """Replay: the tick over recordings, on stores in memory and the recordings' own clock."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +9,8 @@ import numpy as np
 from detector.analysis.baselines import band_of
 from detector.analysis.change import Candidate, Confirmed, Rejected, Shift
 from detector.analysis.judge import Content
+from detector.analysis.lineage import Origin
+from detector.analysis.readiness import unready, watch_of_ofu
 from detector.incident.incident import Incident
 from detector.incident.lifecycle import Policy
 from detector.notify.chart import Band
@@ -38,6 +40,10 @@ class Replayed:
         Jobs that could not be judged, and why.
     expected
         Job -> the OFU that its baseline expected as time went by; empty unless asked for.
+    unready
+        Job -> why it has no baseline of OFU when its recording ends, and when it would.
+    inherited
+        Job -> what came of the earlier runs that its description names.
     excluded
         Job -> stretches that verification left out of its comparisons of OFU.
     """
@@ -48,6 +54,8 @@ class Replayed:
     poisoned: Mapping[str, str]
     expected: Mapping[str, Band] = field(default_factory=dict)
     excluded: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
+    unready: Mapping[str, str] = field(default_factory=dict)
+    inherited: Mapping[str, Origin] = field(default_factory=dict)
 
 
 def replay(
@@ -111,7 +119,17 @@ def replay(
         poisoned=poisoned,
         expected=looks.bands(),
         excluded=_excluded(confirmed),
+        unready=_unready(state, sorted(recordings)),
+        inherited={job: item.origin for job, item in sorted(state.kept.items()) if item.origin},
     )
+
+
+def _unready(state: FleetState, jobs: Iterable[str]) -> dict[str, str]:
+    watch = watch_of_ofu(state.watches.values())
+    if watch is None:
+        return {}
+    reasons = {job: unready(watch, job) for job in jobs}
+    return {job: reason for job, reason in reasons.items() if reason is not None}
 
 
 class _Looks:

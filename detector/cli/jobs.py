@@ -30,8 +30,10 @@ _JITTER_MS = 60_000
 )
 def command(config_file: Path | None, *, limit: int) -> None:
     """List the jobs that have histories, the latest to report first."""
+    from detector.cli.readiness import readiness
     from detector.log import printable
     from detector.store.history import History
+    from detector.store.ledger import Ledger
 
     with opened(config_file) as (config, client, keys):
         history = History(client, keys, config.history)
@@ -40,6 +42,9 @@ def command(config_file: Path | None, *, limit: int) -> None:
         now_ms = time.time_ns() // 1_000_000
         latest = sorted(seen, key=lambda job: (*_place(seen[job], now_ms=now_ms), job))
         about = history.describe_many(latest[:limit])
+        stands = readiness(
+            latest[:limit], config.content, history, Ledger(client, keys), now_ms=now_ms
+        )
         nobodys, strangers = history.rejected(""), history.strangers()
     if not latest:
         socket = client.connection_pool.connection_kwargs.get("path")
@@ -47,7 +52,9 @@ def command(config_file: Path | None, *, limit: int) -> None:
         click.echo(f"No job has a history yet. One begins with: {write} '*' v 0.41")
     for job in latest[:limit]:
         who = about[job]
-        parts = (who.title, ago(seen[job], now_ms=now_ms), who.owner, who.gpu_model)
+        missing = stands[job].unready if job in stands else None
+        baseline = f"no baseline yet: {missing}" if missing else ""
+        parts = (who.title, ago(seen[job], now_ms=now_ms), who.owner, who.gpu_model, baseline)
         click.echo("  ".join(printable(part) for part in parts if part))
     if len(latest) > limit:
         click.echo(f"... and {len(latest) - limit} more; --limit shows them")

@@ -15,6 +15,8 @@ from detector.cli.opening import config_option, opened
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from detector.cli.readiness import Readiness
+    from detector.config import ContentSettings
     from detector.fleet import Job
     from detector.incident.incident import Incident
     from detector.series import ContextEvent, FloatArray, Interval, Window
@@ -53,7 +55,7 @@ def command(config_file: Path | None, *, job: str, last: str, plot: Path | None)
             seen = next(
                 seen
                 for name in dict.fromkeys((job, unquote(job)))
-                if (seen := _look(name, history, ledger, span=span)).known
+                if (seen := _look(name, history, ledger, config.content, span=span)).known
             )
         except ValueError as error:
             fail(str(error))
@@ -74,13 +76,24 @@ class _Seen:
     rejected: "Mapping[str, Rejected]"
     incidents: "Sequence[Incident]"
     newest_ms: int | None
+    stands: "Readiness | None"
 
     @property
     def known(self) -> bool:
         return bool(self.rejected or self.incidents or self.newest_ms is not None)
 
 
-def _look(job: str, history: "History", ledger: "Ledger", *, span: "Interval") -> _Seen:
+def _look(
+    job: str,
+    history: "History",
+    ledger: "Ledger",
+    content: "ContentSettings",
+    *,
+    span: "Interval",
+) -> _Seen:
+    from detector.cli.readiness import readiness
+
+    stands = readiness([job], content, history, ledger, now_ms=span.end_ms)
     return _Seen(
         about=history.describe(job),
         window=history.window(job, start_ms=span.start_ms, end_ms=span.end_ms),
@@ -88,6 +101,7 @@ def _look(job: str, history: "History", ledger: "Ledger", *, span: "Interval") -
         rejected=history.rejected(job),
         incidents=ledger.incidents(job=job),
         newest_ms=history.last_seen(job),
+        stands=stands.get(job),
     )
 
 
@@ -98,7 +112,7 @@ def _print(seen: _Seen, *, last: str, now_ms: int) -> None:
 
     unusable = [f"  not usable in its description: {text}" for text in seen.undescribed]
     history = [*_history(seen.window, last=last), *_announced(seen.window.events)]
-    for line in [*_who(seen.about), *unusable, *history]:
+    for line in [*_who(seen.about), *unusable, *history, *_stands(seen)]:
         click.echo(printable(line))
     if not len(seen.window.times_ms):
         click.echo(f"  its newest entry: {ago(seen.newest_ms, now_ms=now_ms)}")
@@ -160,6 +174,33 @@ def _history(window: "Window", *, last: str) -> list[str]:
         *([f"  also: {', '.join(fields)}"] if fields else []),
         *([f"  per GPU: {window.gpus.shape[1]}"] if window.gpus is not None else []),
     ]
+
+
+def _stands(seen: _Seen) -> list[str]:
+    """What is expected of the job, or why nothing is yet, and what it took over from whom."""
+    from detector.series import iso
+
+    stands = seen.stands
+    if stands is None:
+        return ["Baseline: not known, the models cannot be read; `ofuwatch check` says why"]
+    lines = [
+        f"No baseline yet: {stands.unready}"
+        if stands.unready
+        else f"Baseline: OFU {stands.level:.3f}"
+    ]
+    origin = stands.origin
+    if origin is None:
+        # What the next save of the service's state will tell.
+        return [*lines, *(["Lineage: not looked at yet"] if seen.about.lineage else [])]
+    levels = {item.run: iso(item.until_ms) for item in origin.levels.values()}
+    took = "habits, age and level" if levels else "habits and age"
+    what = f"{took} of {origin.run}" if origin.run else "nothing taken over"
+    since = "".join(
+        f", up to {until}" if run == origin.run else f", the level that of {run} up to {until}"
+        for run, until in levels.items()
+    )
+    why = f" ({origin.why})" if origin.why else ""
+    return [*lines, f"Lineage: {what}{since}{why}"]
 
 
 def _announced(events: "Sequence[ContextEvent]") -> list[str]:

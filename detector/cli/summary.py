@@ -19,6 +19,8 @@ from detector.store.recording import Recording
 _UNBOUNDED = 100_000
 _STYLES = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
 _RIGHT = ("delay", "change")
+# Jobs named below a heading; chosen: half a screenful.
+_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +166,20 @@ def _lines(recordings: Mapping[str, Recording], replayed: Replayed) -> Iterable[
         yield (
             f"{_counted(len(replayed.rejected), 'suspicion')} did not stand up to verification."
         )
+    alone = {job: item.why for job, item in replayed.inherited.items() if item.why}
+    yield from _by_job("Not, or not all, taken over from an earlier run", alone)
+    yield from _by_job("No baseline yet when the recording ends", replayed.unready)
+
+
+def _by_job(heading: str, reasons: Mapping[str, str]) -> Iterable[str]:
+    """Yield a heading and one line a job, as many as people read."""
+    if not reasons:
+        return
+    yield f"{heading}: {_counted(len(reasons), 'job')}."
+    for job, reason in list(reasons.items())[:_LISTED]:
+        yield f"  {plain(job, len(job))}: {plain(reason, len(reason))}"
+    if len(reasons) > _LISTED:
+        yield f"  ... and {len(reasons) - _LISTED} more"
 
 
 def _counted(count: int, noun: str) -> str:

@@ -8,22 +8,31 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import jsonschema
+import numpy as np
 import pytest
 import redis
 from click.testing import CliRunner, Result
 
+from detector.analysis.judge import Content
 from detector.cli import main
+from detector.content import load
 from detector.incident.export import schema
 from detector.incident.incident import Incident, State
-from detector.incident.ledger import Commit, Notice, shard_of
-from detector.series import ContextEvent, Interval
+from detector.incident.ledger import SHARDS, Commit, Notice, shard_of
+from detector.incident.lifecycle import Policy
+from detector.series import ContextEvent, Interval, iso
+from detector.state import restore
 from detector.store.history import History, HistorySettings
 from detector.store.keys import Keys
 from detector.store.ledger import Ledger
 from detector.store.outbox import Outbox
 from detector.tables import shipped
+from detector.tick import Ledger as Ports
+from detector.tick import Settings
+from detector.tick import run as tick
 from tests.store.owed import incident, notice, owing
 
 NOW_MS = time.time_ns() // 1_000_000
@@ -52,8 +61,7 @@ def run(config: Path, *arguments: str) -> Result:
 
 def serve(config: Path) -> subprocess.CompletedProcess[str]:
     """Run the service as a process of its own, since it takes the log over; it must end."""
-    with config.open("a") as file:
-        file.write(f'[content]\nmodels = "{shipped()}/models"\nrules = "{shipped()}/rules"\n')
+    knowing_the_content(config)
     return subprocess.run(
         [sys.executable, "-m", "detector.cli", "serve", "--config", str(config)],
         capture_output=True,
@@ -61,6 +69,13 @@ def serve(config: Path) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
+
+
+def knowing_the_content(config: Path) -> Content:
+    """Let the verbs know the shipped models and rules, which are returned."""
+    with config.open("a") as file:
+        file.write(f'[content]\nmodels = "{shipped()}/models"\nrules = "{shipped()}/rules"\n')
+    return load(shipped() / "models", shipped() / "rules")
 
 
 def one_line(result: Result) -> str:
@@ -244,6 +259,52 @@ def test_show_tells_at_once_what_was_announced_and_what_of_the_description_is_un
     assert "Announced: (and 2 earlier)" in output
     assert announced[0].startswith("  20")
     assert " for 30 s  " in announced[0]
+
+
+def test_a_job_without_a_baseline_says_so_and_when_it_will_have_one(
+    redis_client: redis.Redis, config: Path
+) -> None:
+    knowing_the_content(config)
+    history = History(redis_client, KEYS, HistorySettings())
+    for k in range(4):
+        history.write("young", time_ms=NOW_MS - 10_000 * (4 - k), ofu=0.4 + 0.001 * k)
+    redis_client.xadd(KEYS.samples("blind"), {"v": "nan"}, id=f"{NOW_MS - 10_000}-0")
+    needs = "needs 10 samples over 1m, has 4 over 30s, about 20"
+    blind, young = sorted(run(config, "jobs").output.splitlines())
+    assert f"  no baseline yet: {needs}" in young
+    assert blind.endswith("  no baseline yet: no finite value yet")
+    assert f"\nNo baseline yet: {needs}" in run(config, "show", "young").output
+
+
+def test_show_tells_the_baseline_and_whose_it_was_at_first(
+    redis_client: redis.Redis, config: Path
+) -> None:
+    content = knowing_the_content(config)
+    history, ledger = History(redis_client, KEYS, HistorySettings()), Ledger(redis_client, KEYS)
+    rng = np.random.default_rng(1)
+    for k in range(240):
+        time_ms, ofu = NOW_MS - 10_000 * (400 - k), 0.4 + 0.004 * rng.standard_normal()
+        history.write("first", time_ms=time_ms, ofu=ofu)
+    redis_client.hset("ofu:{next}:m", mapping={"lineage": "first"})
+    redis_client.hset("ofu:{alone}:m", mapping={"lineage": "gone"})
+    for k in range(4):
+        for job in ("next", "alone"):
+            history.write(job, time_ms=NOW_MS - 10_000 * (8 - k), ofu=0.4)
+    assert "Lineage: not looked at yet" in run(config, "show", "next").output
+    tick(
+        restore(content), histories=history, ledger=cast(Ports, ledger), content=content,
+        now_ms=NOW_MS, settings=Settings(cluster="c", policy=Policy()), checkpoint=range(SHARDS),
+    )  # fmt: skip
+    told = run(config, "show", "next").output
+    assert "\nBaseline: OFU 0.40" in told
+    until = iso(NOW_MS - 10_000 * 161)
+    assert f"\nLineage: habits, age and level of first, up to {until}\n" in told
+    assert "no baseline" not in next(
+        line for line in run(config, "jobs").output.splitlines() if line.startswith("next")
+    )
+    told = run(config, "show", "alone").output
+    assert "\nNo baseline yet: needs 10 samples" in told
+    assert "\nLineage: nothing taken over (gone is not known)\n" in told
 
 
 def test_a_cadence_below_a_second_is_told_as_it_is(
