@@ -6,8 +6,10 @@ import re
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -234,3 +236,102 @@ def test_the_page_shows_what_is_printed_now() -> None:
     files = [str(root / "tests" / "recordings" / "real" / name) for name in names]
     result = called(*files)
     assert result.stdout.splitlines() == [line.removeprefix("    ") for line in shown]
+
+
+def csv(path: Path, rows: Sequence[tuple[float, str, object]]) -> Path:
+    lines = [f"{time_s},{job},{value}" for time_s, job, value in rows]
+    path.write_text("\n".join(["timestamp,job,value", *lines]) + "\n")
+    return path
+
+
+START_S = 1_790_000_000
+
+
+def noisy(count: int, level: float = 0.4, seed: int = 1) -> list[float]:
+    values = level * (1 + 0.01 * np.random.default_rng(seed).standard_normal(count))
+    return [round(float(value), 5) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([0.4] * 400, "the same value since 2026-09-21T14:13:30Z"),
+        ([0] * 400, "all zero since"),
+        ([0.4, 0.41, 0.4], "needs 10 samples over 1m, has 3 over 20s, about"),
+        (["NaN"] * 20, "no finite value yet"),
+        ([""] * 20 + noisy(4), "needs 10 samples over 1m, has 4 over 30s"),
+        ([0] * 40 + noisy(4), "no level in 44 samples; sought anew at every 10th"),
+    ],
+    ids=["constant", "zero", "three", "nan", "nan first", "zero first"],
+)
+def test_a_series_without_a_baseline_is_told_and_never_an_alert(
+    values: list[object], why: str, tmp_path: Path
+) -> None:
+    rows = [(START_S + 10 * (k + 1), "odd", value) for k, value in enumerate(values)]
+    told = called(csv(tmp_path / "odd.csv", rows)).stdout
+    assert "no incident." in told
+    assert "No baseline yet when the recording ends: 1 job." in told
+    assert f"\n  odd: {why}" in told
+
+
+def test_samples_twice_or_in_any_order_are_the_series_they_make(tmp_path: Path) -> None:
+    values = noisy(240) + noisy(120, 0.2)
+    rows = [(START_S + 10 * (k + 1), "j", value) for k, value in enumerate(values)]
+    told = set()
+    for name, some in (
+        ("plain", rows),
+        ("twice", rows + rows),
+        ("back", rows[200:] + rows[:200]),
+        ("reversed", rows[::-1]),
+    ):
+        target = tmp_path / f"{name}.jsonl"
+        called(csv(tmp_path / f"{name}.csv", some), "--json", target, "--quiet")
+        told.add(target.read_text())
+    (lines,) = told
+    assert lines.count("\n") == 1
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two runs of one name, the later one a quarter slower."""
+    first = [(START_S + 10 * (k + 1), "a", value) for k, value in enumerate(noisy(720))]
+    slow = noisy(180, 0.3, seed=2)
+    then = [(START_S + 9000 + 10 * (k + 1), "b", value) for k, value in enumerate(slow)]
+    return csv(tmp_path / "runs.csv", first + then)
+
+
+def test_a_file_about_the_jobs_lets_a_run_be_held_to_the_one_it_continues(
+    runs: Path, tmp_path: Path
+) -> None:
+    who = tmp_path / "who.csv"
+    who.write_text("id,name,lineage,image\na,llm,,v1\nb,llm,a,v2\n")
+    alone = called(runs).stdout
+    assert "no incident." in alone
+    told = called(runs, "--jobs", who).stdout
+    assert "slow_from_start" in told
+    assert "OFU 40.0 % -> 30.0 % (before: a)" in told
+    target = tmp_path / "found.jsonl"
+    called(runs, "--jobs", who, "--json", target, "--quiet")
+    (line,) = (json.loads(text) for text in target.read_text().splitlines())
+    assert list(line) == KEYS
+    assert line["relative_change"] == pytest.approx(-0.25, abs=0.01)
+
+
+def test_a_lineage_that_leads_nowhere_is_told_in_the_summary(
+    runs: Path, tmp_path: Path
+) -> None:
+    who = tmp_path / "who.jsonl"
+    who.write_text('{"id": "b", "lineage": ["c", "b"]}\n')
+    told = called(runs, "--jobs", who).stdout
+    assert "Not, or not all, taken over from an earlier run: 1 job." in told
+    assert "  b: c is not known; b is the job itself" in told
+
+
+def test_a_wrong_file_about_the_jobs_is_one_line_with_its_place(
+    runs: Path, tmp_path: Path
+) -> None:
+    who = tmp_path / "who.csv"
+    who.write_text("id,start\na,soon\n")
+    result = called(runs, "--jobs", who)
+    assert result.exit_code == 2
+    assert f"{who}:2: start: " in refusal(result)

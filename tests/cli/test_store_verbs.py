@@ -293,7 +293,8 @@ def test_show_tells_the_baseline_and_whose_it_was_at_first(
     assert "Lineage: not looked at yet" in run(config, "show", "next").output
     tick(
         restore(content), histories=history, ledger=cast(Ports, ledger), content=content,
-        now_ms=NOW_MS, settings=Settings(cluster="c", policy=Policy()), checkpoint=range(SHARDS),
+        now_ms=NOW_MS, checkpoint=range(SHARDS),
+        settings=Settings(cluster="c", policy=Policy()),
     )  # fmt: skip
     told = run(config, "show", "next").output
     assert "\nBaseline: OFU 0.40" in told
