@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from detector.analysis import quantile
 from detector.analysis.change import Confirmed
 from detector.analysis.derived import clock_correction, derived
 from detector.analysis.ofu import GpuModel
@@ -323,7 +324,7 @@ def _noise(values: FloatArray) -> float | None:
     """Robust standard deviation of a sample about its neighbours; None for fewer than 5."""
     if len(values) < 5:  # four differences: below that the median of them is one of them
         return None
-    return _MAD_TO_SIGMA * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
+    return _MAD_TO_SIGMA * quantile.median(np.abs(np.diff(values))) / math.sqrt(2)
 
 
 def _runs(values: FloatArray) -> IntArray:

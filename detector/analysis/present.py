@@ -3,6 +3,7 @@
 import numpy as np
 
 from detector.analysis.change import Estimate
+from detector.analysis.quantile import quantile
 from detector.series import Interval, Window
 
 # As in verification: a sample below this share of what most of them reach is a dip.
@@ -24,7 +25,7 @@ def present_level(window: Window, metric: str, span: Interval) -> Estimate | Non
     values = series.values[inside]
     if len(values) < _LEAST:
         return None
-    values = values[values >= _DIP * np.percentile(values, 70)]
+    values = values[values >= _DIP * quantile(values, 0.7)]
     mean = float(values.mean())
     off = values - mean
     power = float(off @ off)

@@ -16,6 +16,7 @@ from detector.analysis.baselines import Band, Level, Model, Verification
 from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected
 from detector.analysis.changepoint import latest_level, locate
 from detector.analysis.peers import compare
+from detector.analysis.quantile import median, quantile
 from detector.series import (
     ContextEvent,
     Duration,
@@ -143,7 +144,7 @@ def _mean_shift(
         old = old[~own]
         if len(old) < settings.min_before:
             return Rejected(reason=f"too few samples: {len(old)} of the earlier run")
-    level, present = float(np.median(values[old])), float(np.median(values[new]))
+    level, present = median(values[old]), median(values[new])
     # All after the last healthy sample: the online stage may have guessed late.
     since = np.concatenate([old, np.arange(old[-1] + 1, len(values))])
     onset_ms, onset = _onset(series, since, level, min(present, level))
@@ -220,14 +221,15 @@ def _sides(
     effect = settings.min_effect / 2
     # Evaluations at the level of the fall and edges of dips are no level to fall from.
     least = candidate.before * (1 - settings.min_effect) - 2 * candidate.scale
-    old = np.flatnonzero(_undipped(before, candidate) & (_smooth(before) >= least))
+    smooth = _smooth(before)
+    old = np.flatnonzero(_undipped(before, smooth, candidate) & (smooth >= least))
     if len(old) < settings.min_before:
         return Rejected(reason=f"too few samples: {len(old)} at the level before the onset")
     old = _level_before(before, old, candidate, settings)
-    low = after < float(np.median(before[old])) * (1 - effect)
+    low = after < median(before[old]) * (1 - effect)
     if low.mean() < _LOW_SHARE:
         return Rejected(reason=f"a spike: only {low.sum()} of {len(after)} samples are low")
-    new = np.flatnonzero(_undipped(after, candidate))
+    new = np.flatnonzero(_undipped(after, _smooth(after), candidate))
     if len(new) < settings.min_after:
         return Rejected(reason=f"too few samples: {len(new)} at the level since the onset")
     new = new[latest_level(after[new], least=settings.min_after, effect=effect) :]
@@ -247,7 +249,7 @@ def _level_before(
         start = latest_level(
             before[use], least=settings.min_before, effect=settings.min_effect / 2
         )
-        if start < settings.min_before or float(np.median(before[use[start:]])) > fallen:
+        if start < settings.min_before or median(before[use[start:]]) > fallen:
             return use[start:]
         use = use[:start]
 
@@ -273,7 +275,7 @@ def _apart(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
         return Rejected(
             reason=f"too few samples: {len(before)} before the onset and {len(after)} after it"
         )
-    level, present = float(np.median(before)), float(np.median(after))
+    level, present = median(before), median(after)
     low = after < (level + present) / 2
     if low.mean() < _LOW_SHARE:
         return Rejected(reason=f"a spike: only {low.sum()} of {len(after)} samples are low")
@@ -305,14 +307,13 @@ def _apart(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
     )
 
 
-def _undipped(values: FloatArray, candidate: Candidate) -> BoolArray:
+def _undipped(values: FloatArray, smooth: FloatArray, candidate: Candidate) -> BoolArray:
     """Return which samples are no dips below the level that most of them stand on.
 
     After an earlier drop most samples lie above the level that was expected, so that is the
     most that it can be. Noise that hides a dip's samples does not hide their median.
     """
-    smooth = _smooth(values)
-    level = min(float(np.percentile(smooth, 70)), candidate.before)
+    level = min(quantile(smooth, 0.7), candidate.before)
     single, several = (
         level - max(_DIP * level, deviations * candidate.scale)
         for deviations in (_DIP_DEVIATIONS, 2)
@@ -323,9 +324,10 @@ def _undipped(values: FloatArray, candidate: Candidate) -> BoolArray:
 def _smooth(values: FloatArray) -> FloatArray:
     """Return the running median of a minute of 10 s samples, fewer at the ends."""
     half = min(_SMOOTH // 2, (len(values) - 1) // 2)
-    padded = np.pad(values, half, mode="reflect")
+    padded = np.concatenate([values[half:0:-1], values, values[-2 : -half - 2 : -1]])
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
-    return np.asarray(np.median(windows, axis=1))
+    # The width is odd: the median is the sample in the middle.
+    return np.asarray(np.partition(windows, half, axis=1)[:, half])
 
 
 def _step(
@@ -427,9 +429,9 @@ def _outside(candidate: Candidate, series: Series, model: Model) -> Confirmed | 
     if isinstance(model.baseline, Band):
         factor = candidate.before / model.baseline.expected
         low, high = model.baseline.low * factor, model.baseline.high * factor
-        median = float(np.median(after))
-        if low <= median <= high:
-            return Rejected(reason=f"the median since the onset, {median:.3g}, is in the band")
+        middle = median(after)
+        if low <= middle <= high:
+            return Rejected(reason=f"the median since the onset, {middle:.3g}, is in the band")
     return _plain(
         candidate, series, model, first=int(np.argmax(since)), before=candidate.before
     )
@@ -440,7 +442,7 @@ def _plain(
 ) -> Confirmed:
     """Return a change whose test was a comparison, not a statistic: its levels are counts."""
     after = series.values[first:]
-    low, median, high = np.percentile(after, [2.5, 50, 97.5])
+    low, middle, high = (quantile(after, share) for share in (0.025, 0.5, 0.975))
     start_ms = int(series.times_ms[max(first - 1, 0)])
     return Confirmed(
         metric=model.metric,
@@ -450,8 +452,8 @@ def _plain(
         onset=Interval(start_ms=start_ms, end_ms=int(series.times_ms[first])),
         detected_ms=candidate.time_ms,
         before=_exact(before),
-        after=Estimate(value=float(median), low=float(low), high=float(high)),
-        relative_change=float(median) / before - 1 if before else 0.0,
+        after=Estimate(value=middle, low=low, high=high),
+        relative_change=middle / before - 1 if before else 0.0,
         confidence=1.0,
         before_span=Interval(start_ms=int(series.times_ms[0]), end_ms=start_ms),
         after_span=Interval(start_ms=start_ms, end_ms=int(series.times_ms[-1])),

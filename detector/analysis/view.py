@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
+from detector.analysis import quantile
 from detector.analysis.change import Confirmed
 from detector.analysis.ofu import GpuModel
 from detector.analysis.peers import Attribution, Mask, attribute, inside
@@ -42,7 +43,7 @@ class View:
     def step_ms(self) -> float | None:
         """The usual time between two entries, ms."""
         times = self.window.times_ms
-        return float(np.median(np.diff(times))) if len(times) > 1 else None
+        return quantile.median(np.diff(times)) if len(times) > 1 else None
 
     def values(self, metric: str, where: Mask) -> FloatArray:
         """The metric's finite values among the samples of ``where``."""
@@ -71,7 +72,7 @@ class View:
 
 def median(values: FloatArray) -> float | None:
     """Return the median, or None of fewer than three values."""
-    return float(np.median(values)) if len(values) >= _LEAST_SAMPLES else None
+    return quantile.median(values) if len(values) >= _LEAST_SAMPLES else None
 
 
 def relative_change(before: float | None, after: float | None) -> float | None:
