@@ -327,9 +327,11 @@ def _unexplained(
     present = unexplained_ms(
         baseline, state, at, relative=relative, lasted_ms=now_ms - state.part_ms[at]
     )
-    spent = state.spent_ms[at] + unexplained_ms(
-        baseline, state, at, relative=state.main_level[at], lasted_ms=state.main_ms[at]
-    )
+    spent, main_ms = state.spent_ms[at], state.main_ms[at]
+    if anywhere(main_ms > 0):
+        spent = spent + unexplained_ms(
+            baseline, state, at, relative=state.main_level[at], lasted_ms=main_ms
+        )
     believed = (present > 0) & (present + spent >= wait)
     believed |= ~state.dip_still[at] & (now_ms - state.dip_ms[at] >= baseline.patience)
     return believed
