@@ -130,9 +130,9 @@ def close_block(
     state.means_ms[at, -1] = state.block_ms[at]
     state.blocks[at] += 1
     settled = state.settled[at]
-    if not settled.all():
+    if anywhere(~settled):
         _settle(baseline, state, at[~settled], mean[~settled], times_ms)
-    if settled.any():
+    if anywhere(settled):
         _judge(baseline, state, at[settled], times_ms, mean=mean[settled], found=found)
 
 
@@ -225,6 +225,8 @@ def _take_rise(
     baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, found: Found
 ) -> None:
     """Let the baseline follow a rise that was held for long enough."""
+    if not len(at):
+        return
     age_ms = state.rise_ms[at] - state.first_ms[at] + state.credit_ms[at]
     hold = np.clip(baseline.rise_share * age_ms, baseline.rise_floor, baseline.rise_cap)
     held = (state.rise_count[at] >= _LEAST_BLOCKS) & (times_ms[at] - state.rise_ms[at] >= hold)
