@@ -150,6 +150,12 @@ def _rule_file(path: Path, names: dict[str, Path]) -> tuple[Rule, ...]:
 def _check_rule(table: Table, rule: dict[str, Any], path: str) -> None:
     """Complain of words that have the right type and mean nothing."""
     _known(table, rule, path, kind=KINDS)
+    if rule.get("severity") == "critical":
+        message = (
+            "critical is what passes the page bound (models/*.toml, [page]), whatever its rule; "
+            'write "error"'
+        )
+        table.complain(f"{path}.severity", message)
     metrics = rule.get("metrics")
     for k, metric in enumerate(metrics if isinstance(metrics, list) else ()):
         if isinstance(metric, str) and metric not in METRICS:

@@ -4,6 +4,7 @@ A job that breaks something on its way is set aside by name, and the others are 
 is the store's: it goes through, and the pass is repeated.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from detector.analysis.derived import clock_correction, derived
 from detector.analysis.judge import Content, judge
 from detector.analysis.lineage import Kept, differences, joined, sources, stand_in
 from detector.analysis.ofu import GpuModel
+from detector.analysis.paging import Fall, Later, Passed, Read, ask
 from detector.analysis.present import present_level
 from detector.analysis.verify import announced, verify, window_start_ms
 from detector.analysis.watch import Confirm, Observed, observe
@@ -33,6 +35,7 @@ from detector.series import (
     ContextEvent,
     FloatArray,
     Interval,
+    Series,
     Window,
 )
 from detector.state import FleetState
@@ -66,6 +69,7 @@ class Jobs:
     def __init__(self, histories: Histories, content: Content) -> None:
         self._histories = histories
         self._gpus = content.gpus
+        self._bounds = {model.metric: model.page for model in content.models if model.page}
         self._known: dict[str, Job] = {}
 
     def __getitem__(self, job: str) -> Job:
@@ -98,11 +102,45 @@ class Jobs:
         span = Interval(start_ms=start_ms, end_ms=at_ms)
         return present_level(window, incident.metric, span)
 
+    def page(self, incident: Incident, at_ms: int) -> Passed | Later | None:
+        """Return whether one of the incident's fallen metrics passes its page bound."""
+        answers = [
+            ask(_fall(incident, metric, at_ms), bound, self._reader(incident.job.id, metric))
+            for metric, bound in self._bounds.items()
+            if metric in incident.away
+        ]
+        passed = [answer for answer in answers if isinstance(answer, Passed)]
+        later = [answer for answer in answers if isinstance(answer, Later)]
+        soonest = min(later, key=lambda one: one.again_ms or math.inf, default=None)
+        return passed[0] if passed else soonest
+
+    def _reader(self, job: str, metric: str) -> Read:
+        def read(span: Interval) -> Series | None:
+            # A sample's time is the end of what it stands for: ``(start, end]``.
+            window = self.window(job, start_ms=span.start_ms + 1, end_ms=span.end_ms + 1)
+            return window.series(metric)
+
+        return read
+
     def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
         """Return the job's history in ``[start_ms, end_ms)``, derived metrics included."""
         window = self._histories.window(job, start_ms=start_ms, end_ms=end_ms)
         more = derived(window.fields, clock_ratio=self.clock_ratio(job))
         return replace(window, fields={**window.fields, **more})
+
+
+def _fall(incident: Incident, metric: str, at_ms: int) -> Fall:
+    """Return the fall of one metric that the page bound is asked about.
+
+    A further drop tells its loss from where the first one began; whether *it* is worth a call
+    shows in the level that it fell from.
+    """
+    own = metric == incident.metric and incident.supersedes is None
+    return Fall(
+        onset_ms=incident.onset_ms,
+        at_ms=at_ms,
+        before=incident.before.value if own and incident.before.value > 0 else None,
+    )
 
 
 @dataclass(slots=True, kw_only=True)

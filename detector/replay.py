@@ -199,6 +199,7 @@ def as_line(incident: Incident) -> dict[str, object]:
         "severity": incident.severity,
         "onset": iso(incident.onset_ms),
         "detected_at": iso(incident.detected_ms),
+        "paged_at": None if incident.paged_ms is None else iso(incident.paged_ms),
         "resolved_at": None if incident.resolved_ms is None else iso(incident.resolved_ms),
         "resolve_reason": incident.resolve_reason,
         "before": incident.before.value,

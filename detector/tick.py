@@ -254,6 +254,7 @@ def _follow(
                 policy=settings.policy,
                 now_ms=now_ms,
                 measure=jobs.measure,
+                page=jobs.page,
             )
         except OSError:
             raise

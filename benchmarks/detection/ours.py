@@ -20,8 +20,6 @@ from detector.store.recording import Recording
 
 # An alert that says the telemetry is broken is right this long after it was.
 _AFTER = Duration(600_000)
-# What wakes somebody: rules of these severities.
-_PAGING = ("critical",)
 
 
 @cache
@@ -56,7 +54,7 @@ def _heard(made: Made, found: Sequence[Incident]) -> Heard:
         kind=made.kind.name,
         truth=made.truth,
         alarms=tuple(sorted(item.detected_ms for item in alarms)),
-        pages=tuple(sorted(i.detected_ms for i in alarms if i.severity in _PAGING)),
+        pages=tuple(sorted(i.paged_ms for i in alarms if i.paged_ms is not None)),
         named=tuple(sorted(i.detected_ms for i in alarms if i.gpus)),
     )
 

@@ -41,9 +41,9 @@ def fold(
     recoveries: list[Recovery] = []
     shifts: list[Shift] = []
     whole: IntArray | None = None
-    part, unread = state, panel
+    part, unread, baseline = state, panel, model.cautious
     while True:
-        step = advance(model.baseline, part, unread)
+        step = advance(baseline, part, unread)
         names = range(unread.columns) if whole is None else whole
         recoveries += [
             replace(item, column=int(names[item.column])) for item in step.recoveries
@@ -54,7 +54,7 @@ def fold(
             candidate = replace(raised, column=int(names[raised.column]))
             judged[raised.column] = confirm(candidate.column, candidate)
             outcomes.append((candidate.column, candidate, judged[raised.column]))
-        part = settle(model.baseline, step.state, judged) if judged else step.state
+        part = settle(baseline, step.state, judged) if judged else step.state
         state = part if whole is None else put(state, whole, part)
         if step.rest is None:
             break

@@ -121,6 +121,8 @@ def _print(seen: _Seen, *, last: str, now_ms: int) -> None:
         click.echo(line)
     if seen.incidents:
         print_table(seen.incidents)
+        for line in _paged(seen.incidents):
+            click.echo(printable(line))
     else:
         click.echo("Incidents: none")
 
@@ -216,6 +218,20 @@ def _announced(events: "Sequence[ContextEvent]") -> list[str]:
         lasted = f" for {span_text(event.span.length_ms)}" if event.span.length_ms else ""
         note = f": {event.note}" if event.note else ""
         lines.append(f"  {iso(event.span.start_ms // 1000 * 1000)}{lasted}  {event.kind}{note}")
+    return lines
+
+
+def _paged(incidents: "Sequence[Incident]") -> list[str]:
+    """Whether people were called, and why, or why not yet; only of what was asked about."""
+    from detector.series import iso
+
+    lines = []
+    for item in incidents:
+        if item.paged_ms is not None:
+            when = iso(item.paged_ms // 1000 * 1000)
+            lines.append(f"  {item.id}: people called {when}: {item.page_reason}")
+        elif item.live and item.page_reason:
+            lines.append(f"  {item.id}: nobody called: {item.page_reason}")
     return lines
 
 

@@ -18,7 +18,7 @@ from detector.store.recording import Recording
 # A pipe has no width: what reads it wants every line whole.
 _UNBOUNDED = 100_000
 _STYLES = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
-_RIGHT = ("delay", "change")
+_RIGHT = ("delay", "paged", "change")
 # Jobs named below a heading; chosen: half a screenful.
 _LISTED = 10
 
@@ -50,7 +50,9 @@ def print_summary(recordings: Mapping[str, Recording], replayed: Replayed) -> No
 
 
 def _of_incident(incident: Incident) -> _Row:
-    end = "open"
+    end, paged = "open", ""
+    if incident.paged_ms is not None:
+        paged = f"after {span_text(incident.paged_ms - incident.onset_ms)}"
     if incident.resolved_ms is not None:
         reason = (incident.resolve_reason or "resolved").replace("_", " ")
         end = f"{reason} in {span_text(incident.resolved_ms - incident.onset_ms)}"
@@ -63,6 +65,7 @@ def _of_incident(incident: Incident) -> _Row:
             "severity": incident.severity,
             "onset (UTC)": _moment(incident.onset_ms),
             "delay": span_text(incident.detected_ms - incident.onset_ms),
+            "paged": paged,
             "change": f"{100 * incident.relative_change:+.1f} %",
             "level": _levels(incident.metric, incident.before.value, incident.after.value)
             + _whose(incident),
@@ -82,6 +85,7 @@ def _of_rise(job: str, metric: str, shift: Shift) -> _Row:
             "severity": "none",
             "onset (UTC)": _moment(shift.onset_ms),
             "delay": span_text(shift.time_ms - shift.onset_ms),
+            "paged": "",
             "change": change,
             "level": _levels(metric, shift.before, shift.after),
             "end": "followed",
@@ -108,7 +112,7 @@ def _table(rows: Sequence[_Row], *, width: int) -> Iterable[Text]:
     """Return the table's lines: the job in each, or above its own where that is too wide."""
     names = {row.job: plain(row.job, len(row.job)) for row in rows}
     flat = [{"job": names[row.job], **row.cells} for row in rows]
-    heads = list(flat[0])
+    heads = [head for head in flat[0] if head != "paged" or any(c["paged"] for c in flat)]
     widths = {head: max(len(head), *(len(cells[head]) for cells in flat)) for head in heads}
     if sum(widths.values()) + 2 * (len(heads) - 1) <= width:
         yield _line({head: head for head in heads}, widths, style="bold")

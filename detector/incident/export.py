@@ -151,6 +151,8 @@ def _incident(incident: Incident, base: str) -> dict[str, Any]:
         "onset_ci95": [iso(incident.onset_low_ms), iso(incident.onset_high_ms)],
         "detected_time": iso(incident.detected_ms),
         "opened_time": _time(incident.opened_ms),
+        "paged_time": _time(incident.paged_ms),
+        "page_reason": _text(incident.page_reason, _SENTENCE) or None,
         "acknowledged_time": _time(incident.acknowledged_ms),
         "acknowledged_by": _text(incident.acknowledged_by, _WORD) or None,
         "resolved_time": _time(incident.resolved_ms),

@@ -122,10 +122,12 @@ def inherited(old: Incident, fresh: Incident) -> Incident:
 
     Not those that moved the other way: a rise may stay for good, and would keep open what
     came after it. A further drop is counted from where the first one began: a decline in steps
-    of a tenth is told as what it adds up to.
+    of a tenth is told as what it adds up to. What people were called for stays critical; they
+    are called again only for what passes the page bound once more.
     """
     onwards = old.direction == fresh.direction
     kept = old.away if onwards else ()
+    called = onwards and old.severity == "critical" and fresh.severity != "info"
     if onwards and old.metric == fresh.metric and old.before.value > 0:
         change = max(fresh.after.value / old.before.value - 1, -1.0)
         fresh = replace(fresh, before=old.before, relative_change=change)
@@ -133,6 +135,7 @@ def inherited(old: Incident, fresh: Incident) -> Incident:
         fresh,
         away=tuple(dict.fromkeys((*kept, *fresh.away))),
         supersedes=old.id if old.opened_ms is not None else None,
+        severity="critical" if called else fresh.severity,
     )
 
 
@@ -164,6 +167,15 @@ def graver(known: Incident, fresh: Incident) -> Incident:
         after_samples=fresh.after_samples,
         measured_ms=None,
     )
+
+
+def stands_still(known: Incident, fresh: Incident) -> bool:
+    """Whether a finding says that a job, told of as merely slower, stands still.
+
+    Both may be of one severity; what to do about them is not the same.
+    """
+    alike = rank(fresh.severity) == rank(known.severity)
+    return alike and fresh.kind == "hang" and known.kind != "hang"
 
 
 def rank(severity: Severity) -> int:

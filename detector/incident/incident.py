@@ -78,6 +78,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         Metrics that are off their baseline now: it is over when the last one is back.
     news_ms
         Sample time of the last finding that was folded in; nothing older is news.
+    paged_ms, ask_page_ms, page_reason
+        When it passed the page bound and people were called, else None; when it is asked next
+        whether it does, None is not before its level is measured anew; and why it passed, or
+        why not yet.
     quiet
         Its opening was too old to tell when it was first seen, so nobody was told.
     """
@@ -130,6 +134,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     keep_open_ms: int | None = None
     away: tuple[str, ...] = ()
     news_ms: int = 0
+    paged_ms: int | None = None
+    ask_page_ms: int | None = None
+    page_reason: str = ""
     quiet: bool = False
 
     @property

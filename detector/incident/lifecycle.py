@@ -5,8 +5,10 @@
                  +--- over before `for` had passed: resolved, nobody told       |
                                   job ended, a person says so, superseded, expired
 
+An open incident that passes its page bound becomes critical (``page``): that alone wakes people.
+
 A fold: :func:`follow` over a stretch of time equals itself over the stretch's pieces, since a
-hold (``for``, ``keep_open``, ``expire``) falls due at its own time and not when somebody looks.
+hold (``for``, ``keep_open``, ``expire``, the page bound's) falls due at its own time and not when somebody looks.
 Following a history again over the incidents that it gave changes nothing. Pure; all times are
 sample times, but those of actions.
 """
@@ -30,6 +32,7 @@ from detector.incident.finding import (
     merged,
     rank,
     same_trouble,
+    stands_still,
 )
 from detector.incident.incident import (
     Incident,
@@ -39,6 +42,7 @@ from detector.incident.incident import (
     TransitionType,
 )
 from detector.incident.ledger import Action
+from detector.incident.page import AskPage, answered, asked
 from detector.series import Duration
 
 
@@ -155,6 +159,7 @@ def follow(
     policy: Policy,
     now_ms: int | None = None,
     measure: Measure | None = None,
+    page: AskPage | None = None,
 ) -> Lived:
     """Return a job's incidents after ``happenings`` and all holds that fell due.
 
@@ -174,9 +179,17 @@ def follow(
     measure
         Reads the level that an incident's metric stands on at a time, or None where it has
         none; without it incidents keep the level that they were found with.
+    page
+        Says whether an incident passes the page bound at a time; without it none does.
     """
     life = _Life(
-        incidents, job=job, cluster=cluster, policy=policy, now_ms=now_ms, measure=measure
+        incidents,
+        job=job,
+        cluster=cluster,
+        policy=policy,
+        now_ms=now_ms,
+        measure=measure,
+        page=page,
     )
     for happening in sorted(happenings, key=lambda one: one.time_ms):
         life.pass_time(min(happening.time_ms, until_ms))
@@ -197,9 +210,10 @@ class _Life:
         policy: Policy,
         now_ms: int | None,
         measure: Measure | None,
+        page: AskPage | None,
     ) -> None:
         self._incidents = {incident.id: incident for incident in incidents}
-        self._measure = measure
+        self._measure, self._page = measure, page
         self._job, self._cluster, self._policy, self._now_ms = job, cluster, policy, now_ms
         self._changed: set[str] = set()
         self._transitions: list[Transition] = []
@@ -249,10 +263,12 @@ class _Life:
                 self._open(incident, at=due_ms)
             elif incident.recovering_ms is not None:
                 self._resolve(incident, "recovered", at=due_ms, over=incident.recovering_ms)
-            elif due_ms < self._expires(incident):
-                self._measure_again(incident, at=due_ms)
-            else:
+            elif due_ms >= self._expires(incident):
                 self._resolve(incident, "expired", at=due_ms)
+            elif due_ms == self._asks(incident):
+                self._ask_page(incident, at=due_ms)
+            else:
+                self._measure_again(incident, at=due_ms)
 
     def _due(self, incident: Incident) -> int:
         """When the hold that the incident is under falls due; it is always under one."""
@@ -263,16 +279,35 @@ class _Life:
             return incident.recovering_ms + (
                 self._policy.keep_open if keep_open_ms is None else keep_open_ms
             )
-        if self._measure is None:
-            return self._expires(incident)
-        return min(self._expires(incident), _measured_next(incident))
+        dues = [self._expires(incident), self._asks(incident)]
+        if self._measure is not None:
+            dues.append(_measured_next(incident))
+        return min(due for due in dues if due is not None)
 
     def _expires(self, incident: Incident) -> int:
         return (incident.opened_ms or incident.detected_ms) + self._policy.expire
 
+    def _asks(self, incident: Incident) -> int | None:
+        """When the page bound is asked about an open incident; None is not for now."""
+        return None if self._page is None or not asked(incident) else incident.ask_page_ms
+
+    def _ask_page(self, incident: Incident, *, at: int) -> None:
+        """Ask the page bound; what passes it wakes people, and is critical from now on."""
+        assert self._page is not None  # it would not be due
+        after = answered(incident, self._page(incident, at), at=at)
+        if after.paged_ms is None:
+            self._record(after)
+        else:
+            self._escalate(after, at=at)
+
+    def _escalate(self, incident: Incident, *, at: int) -> None:
+        # Who was not told of an old opening is told of what happens now.
+        quiet = incident.quiet and self._old(at)
+        self._record(replace(incident, quiet=quiet), "escalated", at=at)
+
     def _measure_again(self, incident: Incident, *, at: int) -> None:
         """Take the level as it is now; tell it when it says something else than before."""
-        measured = self._measured(incident, at=at)
+        measured = replace(self._measured(incident, at=at), ask_page_ms=at)
         moved = abs(measured.relative_change - incident.relative_change)
         self._record(measured, "updated" if moved >= _TELLING else None, at=at)
 
@@ -349,16 +384,15 @@ class _Life:
         otherwise: TransitionType | None,
     ) -> None:
         """Record a later finding's part in the incident: ``escalated`` if it is more severe."""
-        incident = replace(incident, news_ms=at)
+        incident = replace(incident, news_ms=at, ask_page_ms=at)
         worse = rank(fresh.severity) > rank(incident.severity)
-        if worse:
+        if worse or stands_still(incident, fresh):
             incident = graver(incident, fresh)
+            otherwise = "updated"
         if incident.opened_ms is None:
             self._record(incident)
         elif worse:
-            # Who was not told of an old opening is told of what happens now.
-            quiet = incident.quiet and self._old(at)
-            self._record(replace(incident, quiet=quiet), "escalated", at=at)
+            self._escalate(incident, at=at)
         else:
             self._record(incident, otherwise, at=at)
 
@@ -419,7 +453,9 @@ class _Life:
     # -- how a step is recorded ------------------------------------------------------------
 
     def _open(self, incident: Incident, *, at: int) -> None:
-        opened = replace(incident, state=State.OPEN, opened_ms=at, quiet=self._old(at))
+        opened = replace(
+            incident, state=State.OPEN, opened_ms=at, quiet=self._old(at), ask_page_ms=at
+        )
         self._record(opened, "opened", at=at)
 
     def _resolve(

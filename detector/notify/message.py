@@ -74,13 +74,13 @@ def slack_message(
 ) -> SlackMessage:
     """Return the transition's message, told as of its own time: each try says the same.
 
-    A mention is used for a critical incident that nobody has taken, and never at an end.
+    A mention is used for what passed the page bound and nobody has taken, and never at an end.
     """
     base, now_ms = permalink_base.rstrip("/"), transition.time_ms
     incident = transition.incident
     incident = replace(incident, runbook=runbook_text(incident.runbook, base))
     permalink = f"{base}/i/{incident.id}" if base else ""
-    called = mention if incident.severity == "critical" and incident.state is State.OPEN else ""
+    called = mention if calls(incident) else ""
     return SlackMessage(
         text=slack_text(incident, transition.type, now_ms=now_ms, permalink=permalink),
         blocks=slack_blocks(
@@ -88,6 +88,14 @@ def slack_message(
         ),
         metadata=slack_metadata(transition),
     )
+
+
+def calls(incident: Incident) -> bool:
+    """Whether people are to be called: it passed the page bound, and nobody has taken it.
+
+    A further drop of it is critical too, and calls nobody until it passes the bound itself.
+    """
+    return incident.paged_ms is not None and incident.state is State.OPEN
 
 
 def slack_metadata(transition: Transition) -> dict[str, object]:
@@ -178,7 +186,7 @@ def thread_line(
 ) -> str:
     """Return the one line that a transition adds to the message's thread, as mrkdwn."""
     icon, levels = _icon(incident), levels_text(incident)
-    if mention and incident.severity == "critical" and incident.state is State.OPEN:
+    if mention and calls(incident):
         icon = f"{mention} {icon}"
     if incident.state is State.RESOLVED:
         waste = waste_text(incident, until_ms=now_ms)
@@ -191,7 +199,8 @@ def thread_line(
                 f"{icon} Acknowledged by {escape(incident.acknowledged_by, 100) or 'somebody'}."
             )
         case "escalated":
-            return f"{icon} Escalated to *{incident.severity}*: {levels}."
+            why = f", {escape(incident.page_reason, 300)}" if calls(incident) else ""
+            return f"{icon} Escalated to *{incident.severity}*: {levels}{why}."
         case _:
             return f"{icon} Now {levels}."
 
@@ -232,7 +241,8 @@ def _summary(incident: Incident, transition_type: TransitionType) -> str:
     if incident.state is State.RESOLVED:
         return f"{ENDINGS[incident.resolve_reason or 'recovered'][1]} It was: {why}"
     if transition_type == "escalated":
-        return f"Escalated to {incident.severity}. {why}"
+        page = plain(incident.page_reason, 300) if incident.paged_ms is not None else ""
+        return f"Escalated to {incident.severity}{f': {page}' if page else ''}. {why}"
     if incident.flap_count:
         times = f"{incident.flap_count} times" if incident.flap_count > 1 else "once"
         return f"Came back after a recovery ({times} so far). {why}"

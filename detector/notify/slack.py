@@ -87,8 +87,8 @@ class SlackSettings(
     api_url
         Where the Web API is; another one than Slack's must be https or on this machine.
     mention
-        Whom a critical incident calls: ``<!here>``, ``<!subteam^S0123456789>`` (a user group)
-        or ``<@U0123456789>``.
+        Whom an incident calls that passes the page bound: ``<!here>``,
+        ``<!subteam^S0123456789>`` (a user group) or ``<@U0123456789>``.
     """
 
     name: str

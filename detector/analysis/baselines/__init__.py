@@ -14,6 +14,7 @@ from typing import Literal, assert_never
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from detector.analysis.baselines import band as _band
 from detector.analysis.baselines import ceiling as _ceiling
@@ -33,6 +34,7 @@ from detector.analysis.baselines.level import Level, LevelState
 from detector.analysis.baselines.lineage import Taught
 from detector.analysis.baselines.peers import LEAST_GPUS, Peers
 from detector.analysis.baselines.rows import Found, walk
+from detector.analysis.bounds import Notify, Page
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, Shift
 from detector.series import Duration, FloatArray, IntArray, Panel
 
@@ -80,6 +82,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         A name of the catalogue, or of a derived metric.
     family
         What a change of it is about; a job has at most one live incident of each family.
+    notify, page
+        The bounds that it is held to, each with its calibration. Without ``page`` no change of
+        the metric wakes anybody.
     """
 
     name: str
@@ -88,6 +93,33 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     title: str = ""
     baseline: Baseline
     verify: Verification = Verification()
+    notify: Notify = Notify()
+    page: Page | None = None
+
+    @property
+    def cautious(self) -> Baseline:
+        """The baseline as ``notify.caution`` has it: what all detection runs with."""
+        return _cautious(self.baseline, self.notify.caution)
+
+
+def _cautious(baseline: Baseline, by: float) -> Baseline:
+    """Return the baseline with its evidence, and its waits for what is unknown, times ``by``."""
+    match baseline:
+        case Level():
+            return replace(
+                baseline,
+                evidence=baseline.evidence * by,
+                floor=Duration(baseline.floor * by),
+                half_floor=Duration(baseline.half_floor * by),
+                cap=Duration(baseline.cap * by),
+                young_cap=Duration(baseline.young_cap * by),
+            )
+        case Peers():
+            return replace(baseline, evidence=baseline.evidence * by)
+        case Ceiling() | Band():
+            return replace(baseline, hold_for=Duration(baseline.hold_for * by))
+        case _:
+            assert_never(baseline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,330 @@
+"""The page bound: whether a fall that was confirmed long ago is worth waking somebody.
+
+Asked again of the job's history, independently of what found the fall: has the job stood on
+one level, far below the one it held before, for longer than any phase of it lasts? A restart
+starts the time anew, a checkpoint in between interrupts it only. Pure; all times are sample
+times, so that the answer does not depend on when it is asked for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from detector.analysis.bounds import Page
+from detector.series import Duration, FloatArray, IntArray, Interval, Series
+
+BoolArray = npt.NDArray[np.bool_]
+
+# Reads the metric's usable samples in ``(start, end]``; None where there are none.
+Read = Callable[[Interval], Series | None]
+
+# How far back earlier falls are looked for. Chosen: as far as a job's stream reaches.
+_EARLIER_MS = 6 * 3_600_000
+# The level before the fall is that of the last hour, as in verification.
+_BEFORE_MS = 3_600_000
+# Who was not ripe yet is asked again after this long, later after a share of the fall's age.
+_AGAIN_MS, _AGAIN_SHARE = 60_000, 0.05
+# Fewer samples show no level: since the fall, and before it.
+_LEAST_SINCE, _LEAST_BEFORE = 12, 60
+# The newest sample may be so old, or so many usual steps: a fall that nobody sees any more
+# wakes nobody.
+_FRESH_MS, _FRESH_STEPS = 120_000, 3
+# Below this share of the level nothing runs at all.
+_STILL = 0.02
+# Levels are read off running medians of so long, at least so many samples: a recovery shows
+# once it has lasted half of it.
+_SMOOTH_MS, _LEAST_SMOOTH = 120_000, 5
+# Two levels are one when they are this near, as a share of the level before, or within so many
+# standard deviations of a sample.
+_WIDTH, _WIDTH_DEVIATIONS = 0.05, 1.5
+# Earlier falls are like this one within so much: rather too many are than too few.
+_ALIKE = 0.08
+# Of falls to one level, those shorter than this share of the longest are of another kind.
+_OTHER_KIND = 0.6
+# Of a fall's time, phases of it included, most samples stand on its upper level.
+_UPPER = 70
+# Of the time on its level a job must have closed less than this share of the gap, from the
+# first half to the second: what is left of a warm-up of 5 min closes half of it.
+_CLIMB = 0.25
+# Of `after`, the fallen level itself must have shown for this share.
+_LEAST_LEVEL = 1 / 3
+# Of the time for which a level must be known, this share must have been spent on it; a third
+# of that in its first third.
+_HELD_SHARE = 0.3
+# Bit-identical for this share of the time: a frozen exporter, unless it was so before.
+_FROZEN = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fall:
+    """What is asked about: since when, from where, and when it is asked.
+
+    ``before`` None lets the level before the fall be read off the history.
+    """
+
+    onset_ms: int
+    at_ms: int
+    before: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """Somebody is to be called, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """Nobody is called now, and why; None is not before the level is measured anew."""
+
+    reason: str
+    again_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    """Samples of one low stretch: times, values, their running median, and since when."""
+
+    since_ms: int
+    times_ms: IntArray
+    values: FloatArray
+    smooth: FloatArray
+
+    def after(self, row: int) -> "_Stretch":
+        """Return the stretch that begins with the sample behind ``row``."""
+        return _Stretch(
+            since_ms=int(self.times_ms[row]),
+            times_ms=self.times_ms[row + 1 :],
+            values=self.values[row + 1 :],
+            smooth=self.smooth[row + 1 :],
+        )
+
+
+def ask(fall: Fall, bound: Page, read: Read) -> Passed | Later:
+    """Return whether the fall passes the bound now, else why not and when to ask again."""
+    at_ms, first_ms = fall.at_ms, fall.onset_ms + min(bound.after, bound.still_after)
+    if at_ms < first_ms:
+        return Later(reason=f"it has not lasted {bound.after} yet", again_ms=first_ms)
+    reach_ms = max(_BEFORE_MS, 2 * max(bound.still_after, bound.longest, bound.known))
+    start_ms = max(fall.onset_ms, at_ms - reach_ms)
+    since = read(Interval(start_ms=start_ms, end_ms=at_ms))
+    step_ms = _step_ms(since)
+    stale_ms = max(_FRESH_MS, _FRESH_STEPS * step_ms)
+    if since is None or len(since.values) < _LEAST_SINCE or at_ms - since.times_ms[-1] > stale_ms:
+        return Later(reason="too few of its samples are fresh", again_ms=_again(fall))
+    earlier = read(Interval(start_ms=fall.onset_ms - _EARLIER_MS, end_ms=fall.onset_ms))
+    if earlier is None or len(earlier.values) < _LEAST_BEFORE:
+        return Later(reason="too little is known of the job before the fall")
+    before = fall.before if fall.before is not None else _usual(earlier, step_ms)
+    stretch = _Stretch(
+        since_ms=start_ms,
+        times_ms=since.times_ms,
+        values=since.values,
+        smooth=_smooth(since.values, step_ms),
+    )
+    return _judge(stretch, earlier, before, fall, bound)
+
+
+def _judge(
+    stretch: _Stretch, earlier: Series, before: float, fall: Fall, bound: Page
+) -> Passed | Later:
+    newest = _smooth_over(stretch.values, 3)
+    still = newest < _STILL * before
+    if still[-1]:
+        return _standing(stretch, still, fall, bound)
+    if newest[-1] > _edge(before, bound):
+        return Later(reason="its newest samples are back", again_ms=_again(fall))
+    # A restart starts the time anew, and so does a recovery.
+    away = still | (stretch.smooth > _edge(before, bound))
+    rows = np.flatnonzero(away)
+    if len(rows):
+        stretch = stretch.after(int(rows[-1]))
+    if len(stretch.values) < _LEAST_SINCE // 2:
+        return Later(reason="it is back, or was restarted, or restarts", again_ms=_again(fall))
+    level, width, there = _level(stretch, before)
+    depth = 1 - level / before
+    if depth < bound.least_fall:
+        near = depth > 0.75 * bound.least_fall
+        return Later(
+            reason=f"it has fallen by {depth:.0%}, less than {bound.least_fall:.0%}",
+            again_ms=_again(fall) if near else None,
+        )
+    if not there[-1] or _climbs(stretch.values[there], before):
+        return Later(reason="its level still moves", again_ms=_again(fall))
+    if _is_frozen(stretch.values, earlier.values):
+        return Later(reason="its samples repeat each other", again_ms=_again(fall))
+    low_ms, why = _needed(earlier, before, bound)
+    level_ms, like = _needed_on_level(earlier, before, level, width, bound)
+    was_low_ms = _lasted_ms(stretch, np.ones_like(there))
+    was_level_ms = _lasted_ms(stretch, there)
+    short_ms = max(low_ms - was_low_ms, level_ms - was_level_ms)
+    if short_ms > 0:
+        return Later(
+            reason=f"low for {_span(was_low_ms)} of {_span(low_ms)} ({why}), on one level for "
+            f"{_span(was_level_ms)} of {_span(level_ms)} ({like})",
+            again_ms=max(fall.at_ms + short_ms, fall.at_ms + 1),
+        )
+    return Passed(
+        reason=f"{depth:.0%} below the level before, low for {_span(was_low_ms)} ({why}), on "
+        f"one level for {_span(was_level_ms)} ({like})"
+    )
+
+
+def _standing(
+    stretch: _Stretch, still: BoolArray, fall: Fall, bound: Page
+) -> Passed | Later:
+    """Judge a job at a standstill by how long it has stood still without a break."""
+    running = np.flatnonzero(~still)
+    since_ms = int(stretch.times_ms[running[-1]]) if len(running) else stretch.since_ms
+    lasted_ms = fall.at_ms - since_ms
+    if lasted_ms < bound.still_after:
+        return Later(
+            reason=f"a restart stands still for up to {bound.still_after}",
+            again_ms=since_ms + bound.still_after,
+        )
+    return Passed(reason=f"it stands still for {_span(lasted_ms)}, longer than a restart takes")
+
+
+def _needed(earlier: Series, before: float, bound: Page) -> tuple[int, str]:
+    """Return how long the job must have been low, and why so long."""
+    if _held(earlier, before, bound):
+        return int(bound.after), "longer than phases take"
+    longer_ms = max(int(bound.known), int(bound.after))
+    return longer_ms, f"the level before had not held for {bound.known}"
+
+
+def _needed_on_level(
+    earlier: Series, before: float, level: float, width: float, bound: Page
+) -> tuple[int, str]:
+    """Return how long it must have stood on the fallen level, and why so long.
+
+    Phases go on during a fall and take it deeper, but what it has fallen to must have shown.
+    """
+    least_ms = int(_LEAST_LEVEL * bound.after)
+    width = max(width, _ALIKE * before)
+    alike_ms = _alike_ms(earlier, before, level, width, bound)
+    longest_ms = alike_ms.max(initial=0)
+    # Two kinds of one level, as an evaluation and a checkpoint after it, look like one.
+    shorter_ms = alike_ms[alike_ms < _OTHER_KIND * longest_ms].max(initial=0)
+    need_ms = int(min(bound.margin * longest_ms + shorter_ms, bound.longest))
+    if need_ms <= least_ms:
+        return least_ms, "nothing like it went before"
+    return need_ms, f"one like it lasted {_span(longest_ms)}"
+
+
+def _held(earlier: Series, before: float, bound: Page) -> bool:
+    """Whether the job stood on the level before for as long as a level must be known.
+
+    It need not have stood there all the time: of an hour with an evaluation and a restart
+    little is left.
+    """
+    times_ms = earlier.times_ms
+    start_ms = times_ms[-1] - bound.known
+    if times_ms[0] > start_ms + _FRESH_MS:
+        return False
+    high = _smooth(earlier.values, _step_ms(earlier)) >= _edge(before, bound)
+    inside = times_ms > start_ms
+    first = inside & (times_ms <= start_ms + bound.known / 3)
+    return bool(
+        np.mean(high[inside]) >= _HELD_SHARE
+        and np.mean(high[first] if first.any() else high[inside]) >= _HELD_SHARE / 3
+    )
+
+
+def _level(stretch: _Stretch, before: float) -> tuple[float, float, BoolArray]:
+    """Return the level that the stretch stands on, its width, and which samples are on it."""
+    noise = 1.48 * float(np.median(abs(stretch.values - stretch.smooth)))
+    width = max(_WIDTH * before, _WIDTH_DEVIATIONS * noise)
+    centre = float(np.percentile(stretch.smooth, _UPPER))
+    near = abs(stretch.smooth - centre) <= width
+    level = float(np.median(stretch.values[near])) if near.any() else centre
+    return level, width, np.asarray(abs(stretch.smooth - level) <= width)
+
+
+def _climbs(values: FloatArray, before: float) -> bool:
+    """Whether what is left of a warm-up is still closing the gap to the level before."""
+    early, late = np.array_split(values, 2)
+    gap = before - float(np.median(values))
+    return bool(np.median(late) - np.median(early) > _CLIMB * gap)
+
+
+def _alike_ms(
+    earlier: Series, before: float, level: float, width: float, bound: Page
+) -> IntArray:
+    """Return for how long each earlier fall that ended stood on this level, ms."""
+    smooth = _smooth(earlier.values, _step_ms(earlier))
+    low = smooth < _edge(before, bound)
+    starts = np.flatnonzero(low & ~np.append(False, low[:-1]))
+    ends = np.flatnonzero(low & ~np.append(low[1:], False))
+    lasted = []
+    for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
+        if first == 0 or last == len(low) - 1:
+            continue  # it did not begin in what is known, or is the fall itself
+        part = slice(first, last + 1)
+        one = _Stretch(
+            since_ms=int(earlier.times_ms[first - 1]),
+            times_ms=earlier.times_ms[part],
+            values=earlier.values[part],
+            smooth=smooth[part],
+        )
+        lasted.append(_lasted_ms(one, abs(one.smooth - level) <= width))
+    return np.array(lasted, np.int64)
+
+
+def _lasted_ms(stretch: _Stretch, there: BoolArray) -> int:
+    """Return for how long samples stood there; of a silence little counts.
+
+    A sample counts with the time since the one before, where that stood there too.
+    """
+    lasted = np.diff(stretch.times_ms, prepend=stretch.since_ms)
+    counts = np.minimum(lasted, max(_FRESH_MS, 2 * float(np.median(lasted))))
+    return int(counts[there & np.append(True, there[:-1])].sum())
+
+
+def _usual(earlier: Series, step_ms: float) -> float:
+    """Return the level before the fall: where most samples of the last hour stood."""
+    last = earlier.times_ms > earlier.times_ms[-1] - _BEFORE_MS
+    return float(np.percentile(_smooth(earlier.values[last], step_ms), _UPPER))
+
+
+def _is_frozen(values: FloatArray, before: FloatArray) -> bool:
+    """Whether samples repeat each other bit for bit more than the job's used to."""
+    same, used = np.mean(np.diff(values) == 0), np.mean(np.diff(before) == 0)
+    return bool(same > _FROZEN and same > 2 * used)
+
+
+def _edge(before: float, bound: Page) -> float:
+    """Return the level above which the job is back: half of the least fall."""
+    return before * (1 - bound.least_fall / 2)
+
+
+def _smooth(values: FloatArray, step_ms: float) -> FloatArray:
+    """Return running medians of two minutes, fewer at the ends."""
+    width = max(_LEAST_SMOOTH, round(_SMOOTH_MS / step_ms)) if step_ms > 0 else _LEAST_SMOOTH
+    return _smooth_over(values, width)
+
+
+def _smooth_over(values: FloatArray, width: int) -> FloatArray:
+    """Return running medians of about ``width`` samples."""
+    half = min(width // 2, (len(values) - 1) // 2)
+    padded = np.pad(values, half, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
+    return np.asarray(np.median(windows, axis=1))
+
+
+def _step_ms(series: Series | None) -> float:
+    """Return the usual distance of two samples; 0 when there is none."""
+    if series is None or len(series.values) < 2:
+        return 0.0
+    return float(np.median(np.diff(series.times_ms)))
+
+
+def _again(fall: Fall) -> int:
+    return fall.at_ms + max(_AGAIN_MS, int(_AGAIN_SHARE * (fall.at_ms - fall.onset_ms)))
+
+
+def _span(length_ms: float) -> str:
+    return str(Duration(round(length_ms / 10_000) * 10_000))
