@@ -20,7 +20,7 @@ FALLS, RISES, QUIET = (
     REAL / f"{name}.csv" for name in ("lora70b_gb300x8_r6", "perfci_robust", "ssd_h100x8_r2")
 )
 KEYS = [
-    "job", "kind", "direction", "severity", "onset", "detected_at", "resolved_at",
+    "job", "kind", "direction", "severity", "onset", "detected_at", "paged_at", "resolved_at",
     "resolve_reason", "before", "after", "relative_change", "confidence", "gpus", "rule",
     "features",
 ]  # fmt: skip

@@ -218,13 +218,13 @@ def test_news_is_not_told_as_a_fault(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-@pytest.mark.parametrize("severity", ["info", "warning", "error", "critical"])
-def test_only_a_critical_incident_that_nobody_has_taken_calls_somebody(
-    state: State, severity: str
+@pytest.mark.parametrize("paged_ms", [None, ONSET_MS + 23 * MINUTE_MS])
+def test_only_what_passed_the_page_bound_and_nobody_has_taken_calls_somebody(
+    state: State, paged_ms: int | None
 ) -> None:
-    transition = step("updated", 24, state=state, severity=severity)
+    transition = step("updated", 24, state=state, severity="critical", paged_ms=paged_ms)
     called = "<!here>" in told(slack_message(transition, mention="<!here>").blocks)
-    assert called == (state is State.OPEN and severity == "critical")
+    assert called == (state is State.OPEN and paged_ms is not None)
     line = thread_line(transition.incident, "escalated", now_ms=0, mention="<!here>")
     assert ("<!here>" in line) == called
 

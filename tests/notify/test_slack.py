@@ -17,6 +17,12 @@ from detector.series import Window
 from tests.notify.incidents import ONSET_MS, STRAGGLER, opened, resolved, step
 
 NOW_MS = 1_800_000_000_000
+# What an incident is once people were called.
+PAGED: dict[str, Any] = {
+    "severity": "critical",
+    "paged_ms": ONSET_MS + 30 * 60_000,
+    "page_reason": "33% below the level before, low for 11m30s",
+}
 POST, UPDATE = "/api/chat.postMessage", "/api/chat.update"
 
 
@@ -129,9 +135,9 @@ def test_the_receipt_says_channel_and_timestamp(loopback: Loopback, slack: Recei
 
 def test_a_resolve_edits_adds_one_quiet_line_and_calls_nobody(loopback: Loopback) -> None:
     slack = app(loopback, mention="<!here>")
-    receipt = tell(slack, opened(severity="critical")).receipt
+    receipt = tell(slack, opened(**PAGED)).receipt
     assert "<!here>" in json.dumps(loopback.slack.messages[0].blocks)
-    tell(slack, resolved(severity="critical"), receipt=receipt)
+    tell(slack, resolved(**PAGED), receipt=receipt)
     root, line = loopback.slack.messages
     assert root.text.startswith("RESOLVED (Recovered after 29 min)")
     assert line.thread_ts == root.ts
@@ -142,11 +148,12 @@ def test_a_resolve_edits_adds_one_quiet_line_and_calls_nobody(loopback: Loopback
 def test_an_escalation_is_heard_although_edits_are_silent(loopback: Loopback) -> None:
     slack = app(loopback, mention="<!here>")
     receipt = tell(slack, opened()).receipt
-    tell(slack, step("escalated", 30, severity="critical", revision=2), receipt=receipt)
+    tell(slack, step("escalated", 30, revision=2, **PAGED), receipt=receipt)
     root, line = loopback.slack.messages
     assert line.thread_ts == root.ts
     assert line.broadcast
     assert line.text.startswith("<!here> :red_circle: Escalated to *critical*")
+    assert line.text.endswith(", 33% below the level before, low for 11m30s.")
 
 
 def test_a_reopening_is_heard_and_gets_a_new_chart(loopback: Loopback, slack: Receiver) -> None:
