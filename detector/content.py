@@ -152,8 +152,8 @@ def _check_rule(table: Table, rule: dict[str, Any], path: str) -> None:
     _known(table, rule, path, kind=KINDS)
     if rule.get("severity") == "critical":
         message = (
-            "critical is what passes the page bound (models/*.toml, [page]), whatever its rule; "
-            'write "error"'
+            "critical is what passes the page bound (models/*.toml, [page]), whatever its "
+            'rule; write "error"'
         )
         table.complain(f"{path}.severity", message)
     metrics = rule.get("metrics")

@@ -132,12 +132,13 @@ class Jobs:
 def _fall(incident: Incident, metric: str, at_ms: int) -> Fall:
     """Return the fall of one metric that the page bound is asked about.
 
-    A further drop tells its loss from where the first one began; whether *it* is worth a call
-    shows in the level that it fell from.
+    A further drop goes on with the fall that it tells its loss from. Where people were called
+    for that one, only what was lost since is worth another call: from the level that it had
+    fallen to, which the history shows.
     """
-    own = metric == incident.metric and incident.supersedes is None
+    own = metric == incident.metric and incident.severity != "critical"
     return Fall(
-        onset_ms=incident.onset_ms,
+        onset_ms=incident.fallen_ms or incident.onset_ms,
         at_ms=at_ms,
         before=incident.before.value if own and incident.before.value > 0 else None,
     )

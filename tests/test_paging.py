@@ -52,9 +52,7 @@ def then(*parts: tuple[float, float]) -> FloatArray:
 def window(values: FloatArray, *, events: Sequence[ContextEvent] = ()) -> Window:
     kept = ~np.isnan(values)
     times_ms = times(len(values))
-    return Window(
-        times_ms=times_ms[kept], fields={"ofu": values[kept]}, events=tuple(events)
-    )
+    return Window(times_ms=times_ms[kept], fields={"ofu": values[kept]}, events=tuple(events))
 
 
 def incidents(values: FloatArray, *, events: Sequence[ContextEvent] = ()) -> list[Incident]:
@@ -64,21 +62,79 @@ def incidents(values: FloatArray, *, events: Sequence[ContextEvent] = ()) -> lis
     return list(found.incidents)
 
 
-def paged_after(values: FloatArray) -> list[float]:
+def called_after(found: Sequence[Incident]) -> list[float]:
     """Minutes from the change until people were called, for each incident that called them."""
     return [
         round((item.paged_ms - ONSET_MS) / 60_000, 1)
-        for item in incidents(values)
+        for item in found
         if item.paged_ms is not None
     ]
 
 
-@pytest.mark.parametrize("level", [0.34, 0.315, 0.22, 0.18, 0.1])
+# What follows four healthy hours: levels, for so many minutes each; NaN is no data.
+CALLS = {
+    "by a quarter": [(0.34, 120.0)],
+    "by 30 %": [(0.315, 120.0)],
+    "to a half": [(0.22, 120.0)],
+    "to the level of a checkpoint": [(0.18, 120.0)],
+    "to a fifth": [(0.1, 120.0)],
+    "with a checkpoint on the way": [(0.3, 5.0), (0.13, 3.0), (0.3, 60.0)],
+    "with an evaluation on the way": [(0.3, 6.0), (0.2, 9.0), (0.3, 60.0)],
+    "to whoever comes back after 8 min, for two": [(0.3, 8.0), (0.45, 2.0), (0.3, 60.0)],
+    "before a restart": [(0.3, 5.0), (0.0, 4.0), (0.3, 60.0)],
+    "before a silence": [(0.3, 6.0), (np.nan, 60.0), (0.3, 60.0)],
+}
+SLEEPS = {
+    "a checkpoint of twice its length": [(0.2, 4.6), (0.45, 60.0)],
+    "a fall that is over after 11 min": [(0.3, 11.0), (0.45, 60.0)],
+    "what comes back between": [(0.3, 8.0), (0.45, 2.0), (0.3, 8.0), (0.45, 60.0)],
+    "a fall of 16 %": [(0.38, 120.0)],
+    "a recording that ends": [(0.3, 9.0)],
+    "telemetry that is lost": [(0.3, 6.0), (np.nan, 90.0)],
+    "a fall that a restart mends": [(0.3, 6.0), (0.0, 8.0), (0.45, 60.0)],
+    "a restart of 22 min": [(0.0, 22.0), (0.45, 60.0)],
+    "a rise": [(0.6, 120.0)],
+}
+
+
+@cache
+def together() -> dict[str, list[Incident]]:
+    """What the detector makes of all cases, side by side as the jobs of a fleet are."""
+    cases = {**CALLS, **SLEEPS}
+    recordings = {
+        name: Recording(job=Job(id=name), window=window(then(*parts)))
+        for name, parts in cases.items()
+    }
+    found = replay(recordings, content(), cluster="test", policy=Policy())
+    assert found.poisoned == {}
+    return {name: [i for i in found.incidents if i.job.id == name] for name in cases}
+
+
+@pytest.mark.parametrize("name", list(CALLS)[:7])
 def test_a_fall_of_a_quarter_and_more_calls_people_once_within_a_quarter_of_an_hour(
-    level: float,
+    name: str,
 ) -> None:
-    (after,) = paged_after(then((level, 120)))
+    (after,) = called_after(together()[name])
     assert 11.5 <= after <= 15
+
+
+@pytest.mark.parametrize("name", list(SLEEPS))
+def test_nobody_is_woken_by(name: str) -> None:
+    assert called_after(together()[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "from_min"),
+    [
+        ("to whoever comes back after 8 min, for two", 10.0),
+        ("before a restart", 9.0),
+        # Little of a silence counts, and 6 min before it.
+        ("before a silence", 66.0 - 8.0),
+    ],
+)
+def test_the_time_starts_anew_after(name: str, from_min: float) -> None:
+    (after,) = called_after(together()[name])
+    assert from_min + 11.5 <= after <= from_min + 15
 
 
 def test_whoever_is_called_reads_why_and_a_critical_incident_was_none_before() -> None:
@@ -87,39 +143,6 @@ def test_whoever_is_called_reads_why_and_a_critical_incident_was_none_before() -
     assert "33% below the level before" in item.page_reason
     (early,) = incidents(then((0.3, 10)))
     assert (early.severity, early.paged_ms) == ("warning", None)
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        pytest.param([(0.2, 4.6), (0.45, 60)], id="a checkpoint of twice its length"),
-        pytest.param([(0.3, 11), (0.45, 60)], id="a fall that is over after 11 min"),
-        pytest.param([(0.3, 8), (0.45, 2), (0.3, 8), (0.45, 60)], id="it comes back between"),
-        pytest.param([(0.38, 120)], id="a fall of 16 %"),
-        pytest.param([(0.3, 9)], id="the recording ends"),
-        pytest.param([(0.3, 6), (np.nan, 90)], id="telemetry is lost"),
-        pytest.param([(0.3, 6), (0.0, 8), (0.45, 60)], id="a restart mends it"),
-        pytest.param([(0.0, 22), (0.45, 60)], id="a restart of 22 min"),
-        pytest.param([(0.6, 120)], id="a rise"),
-    ],
-)
-def test_nobody_is_woken_by(parts: list[tuple[float, float]]) -> None:
-    assert paged_after(then(*parts)) == []
-
-
-def test_a_checkpoint_during_the_fall_does_not_put_the_call_off() -> None:
-    (after,) = paged_after(then((0.3, 5), (0.13, 3), (0.3, 60)))
-    assert after <= 15
-
-
-def test_a_restart_during_the_fall_starts_the_time_anew() -> None:
-    (after,) = paged_after(then((0.3, 5), (0.0, 4), (0.3, 60)))
-    assert 9 + 11.5 <= after <= 9 + 15
-
-
-def test_what_is_seen_again_after_a_silence_has_to_last_before_it_calls() -> None:
-    (after,) = paged_after(then((0.3, 6), (np.nan, 60), (0.3, 60)))
-    assert 66 + 2 <= after <= 66 + 12
 
 
 def test_a_hang_calls_when_it_has_stood_still_for_longer_than_a_restart() -> None:
@@ -163,7 +186,7 @@ def test_an_announced_evaluation_calls_nobody_while_it_goes_on() -> None:
 def test_a_frozen_exporter_calls_nobody() -> None:
     values = then((0.3, 60))
     values[len(healthy()) :] = 0.3
-    assert paged_after(values) == []
+    assert called_after(incidents(values)) == []
 
 
 def told(values: FloatArray, *, slice_entries: int, taken: bool = False) -> list[Transition]:
@@ -233,7 +256,7 @@ def test_replay_tells_when_people_would_have_been_called(tmp_path: Path) -> None
     file, out = tmp_path / "job.csv", tmp_path / "out.jsonl"
     rows = zip(times(len(values)).tolist(), values.tolist(), strict=True)
     file.write_text(
-        "timestamp,job,value\n" + "".join(f"{at / 1000},job,{value:.5f}\n" for at, value in rows)
+        "timestamp,job,value\n" + "".join(f"{at / 1000},job,{ofu:.5f}\n" for at, ofu in rows)
     )
     done = CliRunner().invoke(command, [str(file), "--json", str(out)])
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""The two bounds of a model: what is told, and what somebody is woken for, with what was measured.
+"""The two bounds of a model: what is told, what somebody is woken for, and what was measured.
 
 ``[notify]`` holds the whole detector to a rate of false alarms with one knob; ``[page]`` is a
 second, far stricter test that a confirmed fall must pass. Each carries its calibration: what it

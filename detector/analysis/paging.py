@@ -33,6 +33,8 @@ _LEAST_SINCE, _LEAST_BEFORE = 12, 60
 _FRESH_MS, _FRESH_STEPS = 120_000, 3
 # Below this share of the level nothing runs at all.
 _STILL = 0.02
+# The shortest standstill that may be a restart; what is shorter is a checkpoint.
+_RESTART_MS = 120_000
 # Levels are read off running medians of so long, at least so many samples: a recovery shows
 # once it has lasted half of it.
 _SMOOTH_MS, _LEAST_SMOOTH = 120_000, 5
@@ -113,7 +115,11 @@ def ask(fall: Fall, bound: Page, read: Read) -> Passed | Later:
     since = read(Interval(start_ms=start_ms, end_ms=at_ms))
     step_ms = _step_ms(since)
     stale_ms = max(_FRESH_MS, _FRESH_STEPS * step_ms)
-    if since is None or len(since.values) < _LEAST_SINCE or at_ms - since.times_ms[-1] > stale_ms:
+    if (
+        since is None
+        or len(since.values) < _LEAST_SINCE
+        or at_ms - since.times_ms[-1] > stale_ms
+    ):
         return Later(reason="too few of its samples are fresh", again_ms=_again(fall))
     earlier = read(Interval(start_ms=fall.onset_ms - _EARLIER_MS, end_ms=fall.onset_ms))
     if earlier is None or len(earlier.values) < _LEAST_BEFORE:
@@ -138,10 +144,10 @@ def _judge(
     if newest[-1] > _edge(before, bound):
         return Later(reason="its newest samples are back", again_ms=_again(fall))
     # A restart starts the time anew, and so does a recovery.
-    away = still | (stretch.smooth > _edge(before, bound))
+    away = _restarts(stretch, still) | (stretch.smooth > _edge(before, bound))
     rows = np.flatnonzero(away)
     if len(rows):
-        stretch = stretch.after(int(rows[-1]))
+        stretch, newest = stretch.after(int(rows[-1])), newest[rows[-1] + 1 :]
     if len(stretch.values) < _LEAST_SINCE // 2:
         return Later(reason="it is back, or was restarted, or restarts", again_ms=_again(fall))
     level, width, there = _level(stretch, before)
@@ -152,7 +158,8 @@ def _judge(
             reason=f"it has fallen by {depth:.0%}, less than {bound.least_fall:.0%}",
             again_ms=_again(fall) if near else None,
         )
-    if not there[-1] or _climbs(stretch.values[there], before):
+    # On its way back; a phase that takes it deeper just now is none.
+    if newest[-1] > level + width or _climbs(stretch.values[there], before):
         return Later(reason="its level still moves", again_ms=_again(fall))
     if _is_frozen(stretch.values, earlier.values):
         return Later(reason="its samples repeat each other", again_ms=_again(fall))
@@ -173,9 +180,23 @@ def _judge(
     )
 
 
-def _standing(
-    stretch: _Stretch, still: BoolArray, fall: Fall, bound: Page
-) -> Passed | Later:
+def _restarts(stretch: _Stretch, still: BoolArray) -> BoolArray:
+    """Return where the job stands still for so long that it may be a restart."""
+    longer = np.zeros_like(still)
+    for first, last in _runs(still):
+        begun_ms = stretch.times_ms[first - 1] if first else stretch.since_ms
+        longer[first : last + 1] = stretch.times_ms[last] - begun_ms >= _RESTART_MS
+    return longer
+
+
+def _runs(mask: BoolArray) -> list[tuple[int, int]]:
+    """Return the first and the last row of each stretch in which the mask holds."""
+    starts = np.flatnonzero(mask & ~np.append(False, mask[:-1]))
+    ends = np.flatnonzero(mask & ~np.append(mask[1:], False))
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def _standing(stretch: _Stretch, still: BoolArray, fall: Fall, bound: Page) -> Passed | Later:
     """Judge a job at a standstill by how long it has stood still without a break."""
     running = np.flatnonzero(~still)
     since_ms = int(stretch.times_ms[running[-1]]) if len(running) else stretch.since_ms
@@ -257,10 +278,8 @@ def _alike_ms(
     """Return for how long each earlier fall that ended stood on this level, ms."""
     smooth = _smooth(earlier.values, _step_ms(earlier))
     low = smooth < _edge(before, bound)
-    starts = np.flatnonzero(low & ~np.append(False, low[:-1]))
-    ends = np.flatnonzero(low & ~np.append(low[1:], False))
     lasted = []
-    for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
+    for first, last in _runs(low):
         if first == 0 or last == len(low) - 1:
             continue  # it did not begin in what is known, or is the fall itself
         part = slice(first, last + 1)

@@ -136,6 +136,7 @@ def inherited(old: Incident, fresh: Incident) -> Incident:
         away=tuple(dict.fromkeys((*kept, *fresh.away))),
         supersedes=old.id if old.opened_ms is not None else None,
         severity="critical" if called else fresh.severity,
+        fallen_ms=(old.fallen_ms or old.onset_ms) if onwards and not called else None,
     )
 
 

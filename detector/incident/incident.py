@@ -78,10 +78,12 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         Metrics that are off their baseline now: it is over when the last one is back.
     news_ms
         Sample time of the last finding that was folded in; nothing older is news.
-    paged_ms, ask_page_ms, page_reason
-        When it passed the page bound and people were called, else None; when it is asked next
-        whether it does, None is not before its level is measured anew; and why it passed, or
-        why not yet.
+    paged_ms, page_reason
+        When it passed the page bound and people were called, else None; why it did, or why it
+        has not yet.
+    fallen_ms, ask_page_ms
+        Since when its fall is counted for the page bound: of a further drop, since the first
+        one. When the bound is asked next; None is not before the level is measured anew.
     quiet
         Its opening was too old to tell when it was first seen, so nobody was told.
     """
@@ -135,8 +137,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     away: tuple[str, ...] = ()
     news_ms: int = 0
     paged_ms: int | None = None
-    ask_page_ms: int | None = None
     page_reason: str = ""
+    fallen_ms: int | None = None
+    ask_page_ms: int | None = None
     quiet: bool = False
 
     @property

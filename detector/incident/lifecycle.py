@@ -5,10 +5,11 @@
                  +--- over before `for` had passed: resolved, nobody told       |
                                   job ended, a person says so, superseded, expired
 
-An open incident that passes its page bound becomes critical (``page``): that alone wakes people.
+An open incident that passes its page bound becomes critical (``page``); that alone wakes.
 
 A fold: :func:`follow` over a stretch of time equals itself over the stretch's pieces, since a
-hold (``for``, ``keep_open``, ``expire``, the page bound's) falls due at its own time and not when somebody looks.
+hold (``for``, ``keep_open``, ``expire``, the page bound's) falls due at its own time and not
+when somebody looks.
 Following a history again over the incidents that it gave changes nothing. Pure; all times are
 sample times, but those of actions.
 """

@@ -104,9 +104,7 @@ def test_the_bound_is_not_even_asked_about(finding: Found) -> None:
 
 def test_whoever_has_taken_an_incident_is_not_called() -> None:
     (incident,) = live(found(60), until_s=100).incidents
-    action = Action(
-        verb="acknowledge", incident=incident.id, actor="alice", time_ms=200_000
-    )
+    action = Action(verb="acknowledge", incident=incident.id, actor="alice", time_ms=200_000)
     lived = live(Acted(time_ms=200_000, action=action), incidents=(incident,))
     (after,) = lived.incidents
     assert (after.state, after.paged_ms) == (State.ACKNOWLEDGED, None)
@@ -114,9 +112,7 @@ def test_whoever_has_taken_an_incident_is_not_called() -> None:
 
 def test_a_fall_that_flaps_is_asked_about_anew_and_never_in_the_past() -> None:
     asked: list[int] = []
-    lived = live(
-        found(60), back(690), found(780, onset_s=770), page=ripe_after(700, asked)
-    )
+    lived = live(found(60), back(690), found(780, onset_s=770), page=ripe_after(700, asked))
     assert asked == [60, 780]
     assert told(lived.transitions)[-1] == "780 escalated critical"
 
@@ -184,5 +180,3 @@ def test_the_hold_falls_due_at_its_own_time_however_time_is_cut(
         steps += lived.transitions
     assert incidents == whole.incidents
     assert tuple(steps) == whole.transitions
-
-

@@ -103,7 +103,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def _cautious(baseline: Baseline, by: float) -> Baseline:
-    """Return the baseline with its evidence, and its waits for what is unknown, times ``by``."""
+    """Return the baseline with its evidence and its waits for what is unknown times ``by``."""
     match baseline:
         case Level():
             return replace(
