@@ -63,7 +63,7 @@ USUAL = Size(
     dear=Jobs(quiet=22, change=4, test_quiet=24, test_change=8),
 )  # fmt: skip
 FULL = Size(
-    quiet=440, change=120, pages=3_200, fleet=cost.JOBS,
+    quiet=440, change=120, pages=3_900, fleet=cost.JOBS,
     cheap=Jobs(quiet=440, change=60, test_quiet=440, test_change=120),
     dear=Jobs(quiet=36, change=12, test_quiet=60, test_change=20),
 )  # fmt: skip

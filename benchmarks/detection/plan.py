@@ -16,7 +16,7 @@ GENERATORS = ("own", "heldout")
 
 # A pass over a panel costs about the same for one column as for a hundred, so jobs are judged
 # side by side; more than this gains nothing and costs memory.
-_MOST_JOBS = 160
+_MOST_JOBS = 480
 # Values of single GPUs held at a time: 160 MB.
 _MOST_VALUES = 20_000_000
 
