@@ -259,7 +259,8 @@ def _level(stretch: _Stretch, before: float) -> tuple[float, float, BoolArray]:
     """Return the level that the stretch stands on, its width, and which samples are on it."""
     noise = 1.48 * float(np.median(abs(stretch.values - stretch.smooth)))
     width = max(_WIDTH * before, _WIDTH_DEVIATIONS * noise)
-    centre = float(np.percentile(stretch.smooth, _UPPER))
+    # A long phase may have taken most of the time; where it is over, the job stands higher.
+    centre = max(float(np.percentile(stretch.smooth, _UPPER)), float(stretch.smooth[-1]))
     near = abs(stretch.smooth - centre) <= width
     level = float(np.median(stretch.values[near])) if near.any() else centre
     return level, width, np.asarray(abs(stretch.smooth - level) <= width)
