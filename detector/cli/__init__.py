@@ -27,6 +27,9 @@ _VERBS = {
     ),
     "demo": _Verb("demo", "See it find real regressions, end to end, on this machine."),
     "replay": _Verb("replay", "Run the detector over recordings (CSV, Parquet)."),
+    "calibrate": _Verb(
+        "calibrate", "Set a bound by the false alarms it gives on jobs that were well."
+    ),
     "check": _Verb("check", "Check config, models and rules; print every error of every file."),
     "init": _Verb("init", "Write a folder with the shipped config, models and rules to edit."),
     "rules": _Verb("rules", "Test rules against TOML cases."),

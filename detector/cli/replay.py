@@ -11,10 +11,9 @@ import click
 
 from detector.cli import EXIT_INTERRUPTED, EXIT_UNAVAILABLE, fail
 from detector.cli.opening import config_option, read_config, read_content
+from detector.cli.progress import progress, read_recordings
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from detector.analysis.judge import Content
     from detector.replay import Replayed
     from detector.store.recording import Recording
@@ -95,34 +94,15 @@ def _content(models: Path | None, rules: Path | None, config_file: Path | None) 
     return read_content(models or where.models, rules or where.rules)
 
 
-def _progress(*, quiet: bool) -> "Progress":
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}"),
-        console=console,
-        disable=quiet or not console.is_terminal,
-        transient=True,
-    )
-
-
 def _read(
     paths: Sequence[Path], jobs_file: Path | None, *, quiet: bool
 ) -> "Mapping[str, Recording]":
     from detector.store.described import described, read_described
-    from detector.store.recording import RecordingError, files, read
+    from detector.store.recording import RecordingError
 
     try:
         jobs = read_described(jobs_file) if jobs_file else {}
-        named = files(paths)
-        with _progress(quiet=quiet) as progress:
-            task = progress.add_task("reading", total=len(named), unit="files")
-            recordings = read(named, on_file=lambda _: progress.advance(task))
+        recordings = read_recordings(paths, quiet=quiet)
         return described(recordings, jobs, path=jobs_file) if jobs_file else recordings
     except RecordingError as error:
         fail(str(error))
@@ -160,8 +140,8 @@ def _replay(
     from detector.incident.lifecycle import Policy
     from detector.replay import replay
 
-    with _progress(quiet=quiet) as progress:
-        task = progress.add_task(
+    with progress(quiet=quiet) as bar:
+        task = bar.add_task(
             f"replaying {len(recordings)} jobs",
             total=sum(len(recording.window.times_ms) for recording in recordings.values()),
             unit="samples",
@@ -172,7 +152,7 @@ def _replay(
             cluster=cluster,
             policy=Policy(),
             expected=bands,
-            on_entries=lambda count: progress.advance(task, count),
+            on_entries=lambda count: bar.advance(task, count),
         )
 
 
@@ -205,8 +185,8 @@ def _plot(
     from detector.notify.chart import draw
 
     names = _file_names(recordings)
-    with _progress(quiet=quiet) as progress:
-        task = progress.add_task("drawing", total=len(recordings), unit="charts")
+    with progress(quiet=quiet) as bar:
+        task = bar.add_task("drawing", total=len(recordings), unit="charts")
         for job, recording in recordings.items():
             picture = draw(
                 recording.window,
@@ -222,7 +202,7 @@ def _plot(
                     f"--plot {folder / names[job]}.png: cannot be written: {error.strerror}",
                     code=EXIT_UNAVAILABLE,
                 )
-            progress.advance(task)
+            bar.advance(task)
 
 
 def _file_names(jobs: Iterable[str]) -> dict[str, str]:
