@@ -8,6 +8,7 @@ times, so that the answer does not depend on when it is asked for.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ Read = Callable[[Interval], Series | None]
 _EARLIER_MS = 6 * 3_600_000
 # The level before the fall is that of the last hour, as in verification.
 _BEFORE_MS = 3_600_000
+# More of a fall than it must have lasted is read by so much: its last break may lie there.
+_REACH_MS = 600_000
 # Who was not ripe yet is asked again after this long, later after a share of the fall's age.
 _AGAIN_MS, _AGAIN_SHARE = 60_000, 0.05
 # Fewer samples show no level: since the fall, and before it.
@@ -31,6 +34,8 @@ _LEAST_SINCE, _LEAST_BEFORE = 12, 60
 # The newest sample may be so old, or so many usual steps: a fall that nobody sees any more
 # wakes nobody.
 _FRESH_MS, _FRESH_STEPS = 120_000, 3
+# A fall of this share of the least one may still be measured as deep enough.
+_NEAR = 0.75
 # Below this share of the level nothing runs at all.
 _STILL = 0.02
 # The shortest standstill that may be a restart; what is shorter is a checkpoint.
@@ -86,6 +91,9 @@ class Later:
     again_ms: int | None = None
 
 
+_UNKNOWN = Later(reason="too little is known of the job before the fall")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
     """Samples of one low stretch: times, values, their running median, and since when."""
@@ -110,7 +118,7 @@ def ask(fall: Fall, bound: Page, read: Read) -> Passed | Later:
     at_ms, first_ms = fall.at_ms, fall.onset_ms + min(bound.after, bound.still_after)
     if at_ms < first_ms:
         return Later(reason=f"it has not lasted {bound.after} yet", again_ms=first_ms)
-    reach_ms = max(_BEFORE_MS, 2 * max(bound.still_after, bound.longest, bound.known))
+    reach_ms = _REACH_MS + max(bound.after, bound.still_after, bound.longest, bound.known)
     start_ms = max(fall.onset_ms, at_ms - reach_ms)
     since = read(Interval(start_ms=start_ms, end_ms=at_ms))
     step_ms = _step_ms(since)
@@ -121,22 +129,22 @@ def ask(fall: Fall, bound: Page, read: Read) -> Passed | Later:
         or at_ms - since.times_ms[-1] > stale_ms
     ):
         return Later(reason="too few of its samples are fresh", again_ms=_again(fall))
-    earlier = read(Interval(start_ms=fall.onset_ms - _EARLIER_MS, end_ms=fall.onset_ms))
-    if earlier is None or len(earlier.values) < _LEAST_BEFORE:
-        return Later(reason="too little is known of the job before the fall")
-    before = fall.before if fall.before is not None else _usual(earlier, step_ms)
+
+    @cache
+    def earlier() -> Series | None:
+        # Hours of history, which most answers do not need.
+        known = read(Interval(start_ms=fall.onset_ms - _EARLIER_MS, end_ms=fall.onset_ms))
+        return known if known is not None and len(known.values) >= _LEAST_BEFORE else None
+
+    before = _usual(earlier(), step_ms) if fall.before is None else fall.before
+    if before is None:
+        return _UNKNOWN
     stretch = _Stretch(
         since_ms=start_ms,
         times_ms=since.times_ms,
         values=since.values,
         smooth=_smooth(since.values, step_ms),
     )
-    return _judge(stretch, earlier, before, fall, bound)
-
-
-def _judge(
-    stretch: _Stretch, earlier: Series, before: float, fall: Fall, bound: Page
-) -> Passed | Later:
     newest = _smooth_over(stretch.values, 3)
     still = newest < _STILL * before
     if still[-1]:
@@ -147,37 +155,54 @@ def _judge(
     away = _restarts(stretch, still) | (stretch.smooth > _edge(before, bound))
     rows = np.flatnonzero(away)
     if len(rows):
-        stretch, newest = stretch.after(int(rows[-1])), newest[rows[-1] + 1 :]
+        stretch = stretch.after(int(rows[-1]))
     if len(stretch.values) < _LEAST_SINCE // 2:
-        return Later(reason="it is back, or was restarted, or restarts", again_ms=_again(fall))
+        return Later(reason="it is back, or was restarted", again_ms=_again(fall))
+    return _judge(stretch, before, fall, bound, earlier)
+
+
+def _judge(
+    stretch: _Stretch,
+    before: float,
+    fall: Fall,
+    bound: Page,
+    earlier: Callable[[], Series | None],
+) -> Passed | Later:
+    """Judge one low stretch up to now: how deep, whether it stays there, for how long."""
+    was_low_ms = _lasted_ms(stretch, np.ones(len(stretch.values), np.bool_))
+    if was_low_ms < bound.after:
+        return Later(
+            reason=f"low without a break for {_span(was_low_ms)} of {bound.after}",
+            again_ms=fall.at_ms + int(bound.after) - was_low_ms,
+        )
     level, width, there = _level(stretch, before)
     depth = 1 - level / before
     if depth < bound.least_fall:
-        near = depth > 0.75 * bound.least_fall
+        near = depth > _NEAR * bound.least_fall
         return Later(
             reason=f"it has fallen by {depth:.0%}, less than {bound.least_fall:.0%}",
             again_ms=_again(fall) if near else None,
         )
     # On its way back; a phase that takes it deeper just now is none.
-    if newest[-1] > level + width or _climbs(stretch.values[there], before):
+    newest = _smooth_over(stretch.values, 3)[-1]
+    if newest > level + width or _climbs(stretch.values[there], before):
         return Later(reason="its level still moves", again_ms=_again(fall))
-    if _is_frozen(stretch.values, earlier.values):
+    past = earlier()
+    if past is None:
+        return _UNKNOWN
+    if _is_frozen(stretch.values, past.values):
         return Later(reason="its samples repeat each other", again_ms=_again(fall))
-    low_ms, why = _needed(earlier, before, bound)
-    level_ms, like = _needed_on_level(earlier, before, level, width, bound)
-    was_low_ms = _lasted_ms(stretch, np.ones_like(there))
+    low_ms, why = _needed(past, before, bound)
+    level_ms, like = _needed_on_level(past, before, level, width, bound)
     was_level_ms = _lasted_ms(stretch, there)
+    said = (
+        f"low for {_span(was_low_ms)} of {_span(low_ms)} ({why}), on one level for "
+        f"{_span(was_level_ms)} of {_span(level_ms)} ({like})"
+    )
     short_ms = max(low_ms - was_low_ms, level_ms - was_level_ms)
     if short_ms > 0:
-        return Later(
-            reason=f"low for {_span(was_low_ms)} of {_span(low_ms)} ({why}), on one level for "
-            f"{_span(was_level_ms)} of {_span(level_ms)} ({like})",
-            again_ms=max(fall.at_ms + short_ms, fall.at_ms + 1),
-        )
-    return Passed(
-        reason=f"{depth:.0%} below the level before, low for {_span(was_low_ms)} ({why}), on "
-        f"one level for {_span(was_level_ms)} ({like})"
-    )
+        return Later(reason=said, again_ms=fall.at_ms + short_ms)
+    return Passed(reason=f"{depth:.0%} below the level before, {said}")
 
 
 def _restarts(stretch: _Stretch, still: BoolArray) -> BoolArray:
@@ -304,8 +329,10 @@ def _lasted_ms(stretch: _Stretch, there: BoolArray) -> int:
     return int(counts[there & np.append(True, there[:-1])].sum())
 
 
-def _usual(earlier: Series, step_ms: float) -> float:
+def _usual(earlier: Series | None, step_ms: float) -> float | None:
     """Return the level before the fall: where most samples of the last hour stood."""
+    if earlier is None:
+        return None
     last = earlier.times_ms > earlier.times_ms[-1] - _BEFORE_MS
     return float(np.percentile(_smooth(earlier.values[last], step_ms), _UPPER))
 
