@@ -10,7 +10,6 @@ import os
 import shlex
 import sys
 import time
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,28 +18,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.detection.page import PAGE, put, table
-from benchmarks.machine import machine, today
-from benchmarks.recordings.disturb import DISTURBANCES
-from benchmarks.recordings.labelled import Judged, Labelled, load
-from benchmarks.recordings.play import Played, played
+from benchmarks.detection.page import PAGE
+from benchmarks.recordings.labelled import Labelled, load
+from benchmarks.recordings.play import played
+from benchmarks.recordings.report import CAUSES, HEAD, by_cause, row, total, write
 
 HERE = Path(__file__).parents[2] / "tests" / "recordings" / "real"
-HEAD = ("recording", "as it is", "each event found, share of copies", "false alarm, share",
-        "what those said")  # fmt: skip
 
 
 def main() -> None:
     """Play what the command line asks for, and say what came of it."""
     options = _options()
     console = Console(width=None if sys.stdout.isatty() else 160)
-    recordings = load(HERE)
-    if options.more:
-        here = {recording.name for recording in recordings}
-        recordings += [item for item in load(options.more) if item.name not in here]
-    if options.only:
-        wanted = options.only.split(",")
-        recordings = [item for item in recordings if item.name in wanted]
+    recordings = _recordings(options)
     began = time.monotonic()
     columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())  # fmt: skip
@@ -54,7 +44,7 @@ def main() -> None:
         )
     rows = [row(recording, found) for recording in recordings]
     _show(console, HEAD, rows)
-    _show(console, ("disturbance", "copies", "judged right", "without it"), by_cause(found))
+    _show(console, CAUSES, by_cause(found))
     minutes = (time.monotonic() - began) / 60
     console.print(f"{total(found)} {minutes:.1f} min")
     if options.json:
@@ -66,73 +56,15 @@ def main() -> None:
         console.print(f"written to {PAGE}")
 
 
-def row(recording: Labelled, found: list[Played]) -> tuple[str, ...]:
-    """Return a recording's line of the table."""
-    mine = [item for item in found if item.name == recording.name]
-    whole = next(item.judged for item in mine if not item.copy)
-    copies = [item.judged for item in mine if item.copy]
-    required = [event for event in recording.events if event.required]
-    shares = [
-        f"{event.kind} {event.change:+.0%}: {_share([item.found[k] for item in copies])}"
-        for k, event in enumerate(required)
-    ]
-    said = Counter(
-        alarm.kind + ("" if alarm.change is None else f" {alarm.change:+.0%}")
-        for item in copies
-        for alarm in item.wrong
-    )
-    return (
-        recording.name,
-        "right" if whole.right else _wrongs(whole),
-        "; ".join(shares),
-        _share([bool(item.wrong) for item in copies]),
-        ", ".join(f"{count} x {text}" for text, count in said.most_common(3)),
-    )
-
-
-def _wrongs(judged: Judged) -> str:
-    missed = [] if all(judged.found) else ["missed"]
-    return " and ".join(missed + (["false alarm"] if judged.wrong else []))
-
-
-def by_cause(found: list[Played]) -> list[tuple[str, ...]]:
-    """Return for each disturbance the share judged right with it and without it."""
-    copies = [item for item in found if item.copy]
-    rows: list[tuple[str, ...]] = []
-    for name in DISTURBANCES:
-        having = [item.judged.right for item in copies if name in item.done]
-        lacking = [item.judged.right for item in copies if name not in item.done]
-        rows.append((name, str(len(having)), _share(having), _share(lacking)))
-    return rows
-
-
-def total(found: list[Played]) -> str:
-    """Return the sum of it in a sentence."""
-    whole = [item.judged for item in found if not item.copy]
-    copies = [item.judged for item in found if item.copy]
-    events = [hit for item in copies for hit in item.found]
-    return (
-        f"As they are, {sum(item.right for item in whole)} of {len(whole)} are judged right. "
-        f"Of {len(copies)} disturbed copies {_share([item.right for item in copies])} are; "
-        f"{_share(events)} of their {len(events)} events are found, and "
-        f"{_share([bool(item.wrong) for item in copies])} have a false alarm."
-    )
-
-
-def write(rows: list[tuple[str, ...]], found: list[Played], *, command: str) -> None:
-    """Put the tables into docs/detection.md."""
-    block = "\n\n".join(
-        (
-            f"{total(found)} `{command}`, {today()}, on {machine()}.",
-            table(HEAD, rows),
-            table(("disturbance", "copies", "judged right", "without it"), by_cause(found)),
-        )
-    )
-    PAGE.write_text(put(PAGE.read_text(), "recordings", block))
-
-
-def _share(claims: list[bool]) -> str:
-    return f"{sum(claims) / len(claims):.2f}" if claims else "-"
+def _recordings(options: argparse.Namespace) -> list[Labelled]:
+    """Return the recordings that are here, those elsewhere, or some of them."""
+    found = {item.name: item for item in load(options.more)} if options.more else {}
+    found |= {item.name: item for item in load(HERE)}
+    wanted = options.only.split(",") if options.only else sorted(found)
+    unknown = [name for name in wanted if name not in found]
+    if unknown:
+        sys.exit(f"no recording {', '.join(unknown)}; there are {', '.join(sorted(found))}")
+    return [found[name] for name in wanted]
 
 
 def _show(console: Console, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

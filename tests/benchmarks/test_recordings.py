@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from benchmarks.recordings.disturb import DISTURBANCES, disturbed
-from benchmarks.recordings.labelled import Event, Labelled, judge, load
-from benchmarks.recordings.play import play
+from benchmarks.recordings.labelled import Event, Judged, Labelled, Told, judge, load
+from benchmarks.recordings.play import Played, play
+from benchmarks.recordings.report import by_cause, row, total, write
 from detector.incident.incident import Incident
 from detector.series import Window
 from tests.incident.samples import incident
@@ -153,3 +154,45 @@ def test_a_recording_is_played_as_it_is_and_disturbed() -> None:
     assert found["ssd_h100x8_r0", 0].done == ()
     assert found["ssd_h100x8_r0", 0].judged.right
     assert found["ssd_h100x8_r2", 0].judged.right
+
+
+def copies() -> list[Played]:
+    """The recording as it is, a copy judged right, a miss, and a false alarm."""
+    right = Judged(found=(True,), told=(), wrong=())
+    wrong = (Told(after_s=60.0, kind="unexplained", change=-0.03),)
+    judged = {
+        0: ((), right),
+        1: (("rounded",), right),
+        2: (("rounded", "lossy"), Judged(found=(False,), told=(), wrong=())),
+        3: ((), Judged(found=(True,), told=wrong, wrong=wrong)),
+    }
+    return [
+        Played(name="made", copy=copy, done=done, judged=found)
+        for copy, (done, found) in judged.items()
+    ]
+
+
+def test_the_recording_as_it_is_and_its_copies_are_told_apart() -> None:
+    assert row(recording(), copies()) == (
+        "made", "right", "stall -25%: 0.67", "0.33", "1 x unexplained -3%",
+    )  # fmt: skip
+    assert total(copies()).startswith("As they are, 1 of 1 are judged right. Of 3 disturbed")
+
+
+def test_a_disturbance_is_compared_with_the_copies_without_it() -> None:
+    shares = {name: cells for name, *cells in by_cause(copies())}
+    assert shares["rounded"] == ["2", "0.50", "0.00"]
+    assert shares["lossy"] == ["1", "0.00", "0.50"]
+    assert shares["thinned"] == ["0", "-", "0.33"]
+
+
+def test_the_tables_go_between_the_marks_of_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- measured: recordings -->\nold\n<!-- end -->\nafter\n")
+    found = copies()
+    write([row(recording(), found)], found, command="the command", page=page)
+    text = page.read_text()
+    assert "| made | right |" in text
+    assert "`the command`" in text
+    assert "old" not in text
+    assert text.endswith("<!-- end -->\nafter\n")
