@@ -5,8 +5,8 @@ all these functions know about it, so they serve the states of all baselines.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -44,12 +44,14 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
 
 def names(kind: type[Columns]) -> tuple[str, ...]:
     """Return the names of the arrays that a state of this kind holds."""
-    return tuple(item.name for item in fields(kind))
+    # As dataclasses.fields, which takes ten times as long.
+    return tuple(kind.__dataclass_fields__)
 
 
 def array(state: Columns, name: str) -> FloatArray:
     """Return one array of a state by its name."""
-    return cast(FloatArray, getattr(state, name))
+    held: FloatArray = getattr(state, name)
+    return held
 
 
 def _made(kind: type[C], arrays: Iterable[tuple[str, Any]]) -> C:
