@@ -9,20 +9,22 @@ from detector.analysis.baselines.level import (
     BoolArray,
     Level,
     LevelState,
+    recent,
 )
 from detector.analysis.baselines.rows import Found, anywhere, places
 from detector.analysis.change import Candidate
 from detector.series import FloatArray, IntArray
 
-# A part of an excursion ends when two samples in a row lie above it by this share of the way
-# back to the baseline: a ramp closes 12 % of the gap in 3 min, a lasting fall does not.
-_RISING_SHARE = 0.1
+# A level climbs when two samples in a row lie above it by this share of the way back to the
+# baseline, or the last third of a time above the first one: a warm-up with a time constant of
+# 5 min, the slowest one seen, closes as much in 67 s, a lasting fall does not.
+_CLOSED = 0.2
 # ... and by so many mean deviations of the part's own samples (two in a row: 1 in 200).
 _RISING_DEVIATIONS = 2.5
 # A part ends where two samples in a row lie beyond so many standard deviations of a sample.
 _APART = 3.0
-# An excursion stands clear of the edge when its level is so many times as deep.
-_CLEAR = 1.33
+# An excursion stands clear of the noise when it is so many standard deviations of a sample deep.
+_CLEAR = 4.0
 # Before the first low sample of an excursion at most so many usual steps count as part of it.
 # A real switch of precision reports its first sample after 5 steps of silence.
 _LEAD_STEPS = 6
@@ -132,7 +134,7 @@ def _continue(
 def _watch_climb(state: LevelState, at: IntArray, value: FloatArray) -> None:
     """Start the steady time anew where two samples in a row say that the level climbs back."""
     steady = state.steady_level[at]
-    above = np.maximum(3 * state.scale[at], _RISING_SHARE * (state.level[at] - steady))
+    above = np.maximum(3 * state.scale[at], _CLOSED * (state.level[at] - steady))
     above = np.maximum(above, _RISING_DEVIATIONS * state.part_dev[at])
     up = value > steady + above
     first = up & (state.steady_up[at] == 0)
@@ -337,6 +339,21 @@ def _unexplained(
     return believed
 
 
+def _climbing(state: LevelState, at: IntArray, now_ms: IntArray) -> BoolArray:
+    """Return where the level has closed much of its gap since two samples last showed it climb.
+
+    From the first third of that time to the last: what single samples hide in the noise.
+    """
+    climbing = np.zeros(len(at), bool)
+    for place, k in enumerate(at):
+        most = int((now_ms[place] - state.steady_ms[k]) // max(state.step_ms[k], 1.0))
+        seen = recent(state, np.array([k]), min(max(most, 3), RING))[0]
+        third = len(seen) // 3
+        older, newer = np.nanmedian(seen[:third]), np.nanmedian(seen[-third:])
+        climbing[place] = newer - older > _CLOSED * (state.level[k] - older)
+    return climbing
+
+
 def raise_long(
     baseline: Level, state: LevelState, times_ms: IntArray, values: FloatArray, found: Found
 ) -> None:
@@ -352,14 +369,15 @@ def raise_long(
     lowest = np.minimum(values[at], state.ring[at, (state.count[at] - 2) % RING])
     relative = np.where(lowest < baseline.still * level, 0.0, part / state.dip_level[at])
     wait = unknown_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=np.ones(len(at)))
-    # Among the noise, and in the last of a warm-up, a fall must last longer to be seen as one.
-    clear = np.where(state.dip_still[at], edge(baseline, state)[at], 3 * state.scale[at])
-    longer = np.where(level - part < _CLEAR * clear, float(baseline.cap), 0.0)
+    # Among the noise a fall must last longer to be seen as one.
+    fall, scale, still = level - part, state.scale[at], state.dip_still[at]
+    longer = np.where(fall < _CLEAR * scale, float(baseline.cap), 0.0)
     wait = wait + longer
-    # After a standstill comes a ramp: it must have stopped for longer than a share of the wait,
-    # and for as many samples as a first level takes.
-    climb = np.maximum(float(baseline.climb), baseline.first_samples * state.step_ms[at])
-    steady = np.where(state.dip_still[at], climb + longer, 0.5 * wait)
+    # After a standstill comes a ramp, or stages: it must have stopped for longer than a share of
+    # the wait, the more so the more is missing, and for as many samples as a first level takes.
+    climb = float(baseline.climb) * (0.45 + fall / level)
+    climb = np.maximum(climb, baseline.first_samples * state.step_ms[at])
+    steady = np.where(still, climb + longer, 0.5 * wait)
     due = (now - state.steady_ms[at] >= steady) | (relative <= 0)
     due &= part <= level - 0.75 * edge(baseline, state)[at]
     due &= (now >= state.quiet_ms[at]) | (part < state.quiet_level[at])
@@ -368,7 +386,9 @@ def raise_long(
     if not anywhere(due):
         return
     at, relative, wait = at[due], relative[due], wait[due]
-    for k in at[_unexplained(baseline, state, at, now[due], relative=relative, wait=wait)]:
+    news = _unexplained(baseline, state, at, now[due], relative=relative, wait=wait)
+    news &= ~state.dip_still[at] | (relative <= 0) | ~_climbing(state, at, now[due])
+    for k in at[news]:
         state.raised[k] = EXCURSION
         state.raised_ms[k] = state.dip_ms[k]
         state.raised_level[k] = state.part_level[k]

@@ -124,7 +124,7 @@ class Level(
     cap: Duration = Duration(180_000)
     young_cap: Duration = Duration(570_000)
     met: Duration = Duration(5_400_000)
-    climb: Duration = Duration(300_000)
+    climb: Duration = Duration(360_000)
     half_floor: Duration = Duration(150_000)
     still: float = 0.02
     still_share: float = 0.3
