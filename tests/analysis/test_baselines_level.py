@@ -233,6 +233,30 @@ def test_a_job_that_comes_back_slower_from_a_restart_is_found() -> None:
     assert seconds(found[0].detected_ms) - 7800 <= 900
 
 
+def test_a_job_that_comes_back_a_tenth_slower_is_found_within_a_quarter_of_an_hour() -> None:
+    ramp = 0.45 * (1 - 0.8 * np.exp(-np.arange(300) / 18))
+    noise = levels((0.5, 300), noise=0.006) - 0.5
+    values = np.concatenate([levels((0.5, 1440), noise=0.006), np.zeros(60), ramp + noise])
+    (change,) = alarms(detect(times(len(values)), values))
+    assert seconds(change.detected_ms) - 15_000 <= 900
+    # The end of the ramp is in it.
+    assert change.relative_change == pytest.approx(-0.1, abs=0.04)
+
+
+def test_a_warm_up_in_two_stages_is_no_drop() -> None:
+    values = levels((0.5, 1440), (0.0, 60), (0.2, 36), (0.5, 300), noise=0.006)
+    assert not detect(times(len(values)), values).outcomes
+
+
+def test_a_climb_that_no_single_sample_shows_is_a_warm_up() -> None:
+    for seed in range(4):
+        ramp = 1 - 0.7 * np.exp(-np.arange(300) / 30)
+        values = levels((0.5, 1740), noise=0.014, seed=seed)
+        values[1380:1440] = 0.0
+        values[1440:] *= ramp
+        assert not detect(times(len(values)), values).outcomes
+
+
 def test_a_hang_is_found_soon_in_a_young_job_and_after_a_restart_s_time_in_an_old_one() -> None:
     (young,) = alarms(detect(times(200), levels((0.4, 30), (0.0, 170))))
     (old,) = alarms(detect(times(900), levels((0.4, 720), (0.0, 180))))

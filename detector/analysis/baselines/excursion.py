@@ -23,8 +23,10 @@ _CLOSED = 0.2
 _RISING_DEVIATIONS = 2.5
 # A part ends where two samples in a row lie beyond so many standard deviations of a sample.
 _APART = 3.0
-# An excursion stands clear of the noise when it is so many standard deviations of a sample deep.
+# An excursion stands clear of the noise from so many standard deviations of a sample on.
 _CLEAR = 4.0
+# For this share of the longest stage a warm-up must have stopped where little is missing.
+_LAST_STAGE = 0.45
 # Before the first low sample of an excursion at most so many usual steps count as part of it.
 # A real switch of precision reports its first sample after 5 steps of silence.
 _LEAD_STEPS = 6
@@ -373,9 +375,9 @@ def raise_long(
     fall, scale, still = level - part, state.scale[at], state.dip_still[at]
     longer = np.where(fall < _CLEAR * scale, float(baseline.cap), 0.0)
     wait = wait + longer
-    # After a standstill comes a ramp, or stages: it must have stopped for longer than a share of
-    # the wait, the more so the more is missing, and for as many samples as a first level takes.
-    climb = float(baseline.climb) * (0.45 + fall / level)
+    # After a standstill comes a ramp, or stages: it must have stopped for longer than a share
+    # of the wait, the more so the more is missing, and for as many samples as a first level.
+    climb = float(baseline.climb) * (_LAST_STAGE + fall / level)
     climb = np.maximum(climb, baseline.first_samples * state.step_ms[at])
     steady = np.where(still, climb + longer, 0.5 * wait)
     due = (now - state.steady_ms[at] >= steady) | (relative <= 0)

@@ -78,9 +78,10 @@ class Level(
         Below ``still`` of the level nothing runs at all: a restart or a hang. A restart takes
         2 to 20 min, and a checkpoint may come right before it: hence the longer cap.
     climb
-        After a standstill or a silence a fall must not have climbed for so long, and for
-        ``first_samples``. Chosen: a warm-up with a time constant of 5 min closes 63 % of the
-        gap in it.
+        After a standstill or a silence a fall must not have climbed for 0.45 of this, and as
+        much more as the share of the level that is missing, and for ``first_samples``. Chosen:
+        warm-ups come in stages of up to 6 min; of the slowest one seen, with a time constant
+        of 5 min, the last tenth shows in less than 3 min.
     tail
         After a restart, for how long small falls are its warm-up. Chosen: the slowest warm-up
         seen has a time constant of 5 min, and 5 % are left of it after three of them.
