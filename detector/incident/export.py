@@ -39,6 +39,7 @@ _HOUR_MS = 3_600_000
 # Bounds that together keep the event below 20 kB; a test holds them against the worst case.
 _NAME, _WORD, _ID, _SENTENCE = 64, 128, 256, 300
 _MOST_GPUS, _MOST_FEATURES, _MOST_RULES, _MOST_LABELS, _MOST_RUNS = 16, 32, 8, 12, 4
+_MOST_CHANGES, _SHORT = 5, 48
 
 # What does not touch the running job; anything else, known or not, is taken to stop it.
 _HARMLESS = ("none", "notify_owner", "capture_profile")
@@ -216,11 +217,11 @@ def _baseline(incident: Incident) -> dict[str, Any]:
     return {
         "kind": "lineage",
         "samples": incident.before_samples,
-        "job": _text(earlier.id, _ID),
+        "job": _text(earlier.id, _WORD),
         "until": iso(earlier.until_ms),
         "differs": {
-            _text(name, _NAME): [_text(there, _WORD), _text(here, _WORD)]
-            for name, (there, here) in sorted(earlier.differs.items())[:_MOST_LABELS]
+            _text(name, _SHORT): [_text(there, _SHORT), _text(here, _SHORT)]
+            for name, (there, here) in sorted(earlier.differs.items())[:_MOST_CHANGES]
         },
     }
 
@@ -270,13 +271,19 @@ def _evidence(incident: Incident) -> list[dict[str, Any]]:
     }
     features = [
         {"type": "feature", "name": _text(name, _NAME), "value": _number(value)}
-        for name, value in sorted(incident.features.items())[:_MOST_FEATURES]
+        for name, value in _telling(incident.features)
     ]
     others = [
         {"type": "runner_up", "rule": _text(rule, _NAME)}
         for rule in incident.runners_up[:_MOST_RULES]
     ]
     return [change, *features, *others]
+
+
+def _telling(features: Mapping[str, float | None]) -> list[tuple[str, float | None]]:
+    """Return as many features as an event holds, by name; what was measured goes first."""
+    chosen = sorted(features, key=lambda name: (features[name] is None, name))[:_MOST_FEATURES]
+    return [(name, features[name]) for name in sorted(chosen)]
 
 
 def _recommendation(incident: Incident, now_ms: int) -> dict[str, Any]:

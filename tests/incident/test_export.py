@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from detector.analysis.change import Estimate
 from detector.analysis.rules import SEVERITIES
-from detector.fleet import Gpu, Job
+from detector.fleet import Earlier, Gpu, Job
 from detector.incident.export import document, payload, permalink, schema, wasted_gpu_hours
 from detector.incident.incident import (
     Incident,
@@ -20,6 +20,7 @@ from detector.incident.incident import (
     TransitionType,
     incident_id,
 )
+from detector.series import iso
 from tests.incident.samples import JOB, NOON_MS, incident, transition
 
 SOURCE = "https://ofu.example.com/clusters/prod-a"
@@ -349,11 +350,38 @@ def test_no_incident_makes_an_event_above_20_kb(letter: str) -> None:
         ruled_out=tuple(RuledOut(rule=one, reason=long) for one in many),
         gpus=tuple(Gpu(uuid=f"{k}{long}", host=f"{k}{long}", index=10**9) for k in range(99)),
         recommended_action=long,
+        earlier=Earlier(
+            id=long,
+            name=long,
+            until_ms=1,
+            differs={f"{k}{long}": (long, long) for k in range(99)},
+        ),
     )
     event(step)
     told = payload(step, now_ms=NOON_MS, source=SOURCE, permalink_base="https://" + "h" * 100)
     size = len(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode())
     assert size <= 20_000
+
+
+def test_the_level_before_says_which_earlier_run_it_is_of() -> None:
+    assert event(transition(job=JOB))["data"]["metric"]["baseline"]["kind"] == "self"
+    earlier = Earlier(id="4698", until_ms=NOON_MS, differs={"image": ("v1", "v2")})
+    told = event(transition(job=JOB, cause="lineage", before_samples=300, earlier=earlier))
+    assert told["data"]["metric"]["baseline"] == {
+        "kind": "lineage",
+        "samples": 300,
+        "job": "4698",
+        "until": iso(NOON_MS),
+        "differs": {"image": ["v1", "v2"]},
+    }
+
+
+def test_what_was_measured_is_told_before_what_was_not() -> None:
+    features = {f"a{k:02d}": None for k in range(40)} | {"z": 1.0}
+    told = event(transition(job=JOB, features=features))["data"]["evidence"]
+    names = [item["name"] for item in told if item["type"] == "feature"]
+    assert len(names) == 32
+    assert names[-1] == "z"
 
 
 def test_an_ordinary_incident_is_a_few_kilobytes() -> None:

@@ -381,6 +381,8 @@ def raise_long(
     climb = np.maximum(climb, baseline.first_samples * state.step_ms[at])
     steady = np.where(still, climb + longer, 0.5 * wait)
     due = (now - state.steady_ms[at] >= steady) | (relative <= 0)
+    # A run that begins below the earlier one's level warms up first, and that is known.
+    due &= (state.heir_ms[at] == 0) | (now - state.heir_ms[at] >= baseline.tail)
     due &= part <= level - 0.75 * edge(baseline, state)[at]
     due &= (now >= state.quiet_ms[at]) | (part < state.quiet_level[at])
     # Habits take long to look up, and can't explain less than nothing.

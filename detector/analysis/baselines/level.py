@@ -83,8 +83,10 @@ class Level(
         warm-ups come in stages of up to 6 min; of the slowest one seen, with a time constant
         of 5 min, the last tenth shows in less than 3 min.
     tail
-        After a restart, for how long small falls are its warm-up. Chosen: the slowest warm-up
-        seen has a time constant of 5 min, and 5 % are left of it after three of them.
+        After a restart, for how long small falls are its warm-up; and for how long any fall is
+        that of a run that continues another and has not shown its level yet. Chosen: the
+        slowest warm-up seen has a time constant of 5 min, and 5 % are left of it after three
+        of them.
     habit_width, habit_factor, habit_cap, habit_margin, patience
         A dip is of a known kind when its level is within ``habit_width`` of it (share of the
         baseline), and must outlast the longest of its kind ``habit_factor`` times, but not
