@@ -5,6 +5,7 @@ which histories are read: a batch is cut into parts, and a job waits for the nex
 its predecessor has more to read. What a job takes over thus follows from the histories alone.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -12,10 +13,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from detector.analysis.baselines import Taught
+from detector.analysis.baselines import Heir, Taught
 from detector.analysis.lineage import Kept, Origin, Source, obstacle, sources
 from detector.analysis.ofu import GpuModel
-from detector.analysis.watch import taught_by, with_heir
+from detector.analysis.watch import taught_by, with_heirs
 from detector.fleet import Job
 from detector.series import Batch
 from detector.state import FleetState
@@ -92,12 +93,11 @@ def newcomers(state: FleetState, batch: Batch, jobs: Described) -> Newcomers:
     ]
     born.sort(key=lambda one: (one.began_ms, one.job))
     waiting = _waiting(born, ends) if batch.more else set()
-    return Newcomers(
-        batch=only(batch, ~np.isin(batch.job, [batch.jobs.index(job) for job in waiting]))
-        if waiting
-        else batch,
-        born=tuple(one for one in born if one.job not in waiting),
-    )
+    if waiting:
+        out = [k for k in new if batch.jobs[k] in waiting]
+        batch = only(batch, ~np.isin(batch.job, out))
+        born = [one for one in born if one.job not in waiting]
+    return Newcomers(batch=batch, born=tuple(born))
 
 
 def _waiting(born: Iterable[Born], ends: Mapping[str, int]) -> set[str]:
@@ -150,14 +150,26 @@ def parts(coming: Newcomers) -> Iterator[tuple[Batch, Sequence[Born]]]:
 def with_born(state: FleetState, born: Iterable[Born], jobs: Described) -> FleetState:
     """Return the state with new jobs at what their earlier runs were taught."""
     born = tuple(born)
+    if not born:
+        return state
     jobs.meet({run for one in born for run in one.lineage if _taught(state, run)})
+    heirs: defaultdict[str, dict[str, Heir]] = defaultdict(dict)
+    kept = dict(state.kept)
     for one in born:
-        state = _begun(state, one, jobs)
-    return state
+        origin, known = _origin(state, one, jobs)
+        kept[one.job] = Kept(ended_ms=one.began_ms, origin=origin)
+        for name, before in known.items():
+            heirs[name][one.job] = Heir(
+                before=before, level=bool(origin.levels), began_ms=one.began_ms
+            )
+    watches = {name: with_heirs(watch, heirs[name]) for name, watch in state.watches.items()}
+    return replace(state, watches=watches, kept=kept)
 
 
-def _begun(state: FleetState, born: Born, jobs: Described) -> FleetState:
-    """Let a job begin with what the latest of its earlier runs that had a level was taught."""
+def _origin(
+    state: FleetState, born: Born, jobs: Described
+) -> tuple[Origin, Mapping[str, Taught]]:
+    """Return what a job takes over: of the latest of its earlier runs that had a level."""
     reasons: list[str] = []
     for run in dict.fromkeys(born.lineage):
         known = _taught(state, run)
@@ -167,15 +179,10 @@ def _begun(state: FleetState, born: Born, jobs: Described) -> FleetState:
             continue
         models = (_model(jobs, run), _model(jobs, born.job))
         why = obstacle(jobs[born.job], jobs[run], models=models)
-        state = _planted(state, born, known, level=not why)
         levels = {} if why else _levels(state, run, known)
         why = "; ".join([*reasons, *([why] if why else [])])
-        origin = Origin(began_ms=born.began_ms, run=run, why=why, levels=levels)
-        break
-    else:
-        origin = Origin(began_ms=born.began_ms, why="; ".join(reasons))
-    kept = Kept(ended_ms=born.began_ms, origin=origin)
-    return replace(state, kept={**state.kept, born.job: kept})
+        return Origin(began_ms=born.began_ms, run=run, why=why, levels=levels), known
+    return Origin(began_ms=born.began_ms, why="; ".join(reasons)), {}
 
 
 def _unfit(state: FleetState, born: Born, run: str, known: Mapping[str, Taught]) -> str:
@@ -200,19 +207,6 @@ def _taught(state: FleetState, run: str) -> Mapping[str, Taught]:
         if item is not None:
             known[name] = item
     return known
-
-
-def _planted(
-    state: FleetState, born: Born, known: Mapping[str, Taught], *, level: bool
-) -> FleetState:
-    watches = dict(state.watches)
-    for name, before in known.items():
-        watch = watches.get(name)
-        if watch is not None and born.job not in watch.index:
-            watches[name] = with_heir(
-                watch, born.job, before, level=level, began_ms=born.began_ms
-            )
-    return replace(state, watches=watches)
 
 
 def _levels(state: FleetState, run: str, known: Mapping[str, Taught]) -> dict[str, Source]:

@@ -17,6 +17,8 @@ from detector.series import Window
 _STAND_IN = 60
 # Labels that are told where they differ; a description with more is cut.
 _MOST_LABELS = 8
+# Characters of each that are told: as many as an image with its tag and digest has.
+_LONGEST = 128
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +112,7 @@ def _facts(job: Job) -> dict[str, str]:
         "hosts": str(len(hosts) or ""),
         **job.labels,
     }
-    return {name: text for name, text in facts.items() if text}
+    return {name: text[:_LONGEST] for name, text in facts.items() if text}
 
 
 def stand_in(source: Source, metric: str) -> Window:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from detector.analysis.baselines import (
+    Heir,
     Model,
     Peers,
     State,
@@ -124,9 +125,10 @@ def taught_by(watch: Watch, job: str) -> Taught | None:
     return None if column is None else taught(watch.state, column)
 
 
-def with_heir(watch: Watch, job: str, before: Taught, *, level: bool, began_ms: int) -> Watch:
-    """Return the watch with a new job that begins with what an earlier run was taught."""
-    return _grown(watch, [job], inherit(before, level=level, began_ms=began_ms))
+def with_heirs(watch: Watch, heirs: Mapping[str, Heir]) -> Watch:
+    """Return the watch with new jobs that begin with what earlier runs were taught."""
+    new = {job: heir for job, heir in heirs.items() if job not in watch.index}
+    return _grown(watch, tuple(new), inherit(tuple(new.values()))) if new else watch
 
 
 def without(watch: Watch, jobs: Collection[str]) -> Watch:

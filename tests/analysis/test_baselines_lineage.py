@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.analysis.baselines import Level, State, Taught, advance, inherit, pack, taught
+from detector.analysis.baselines import (
+    Heir,
+    Level,
+    State,
+    Taught,
+    advance,
+    inherit,
+    pack,
+    taught,
+)
 from detector.analysis.baselines.level import LevelState, blank
 from detector.series import FloatArray, Panel
 
@@ -79,7 +88,7 @@ def test_a_run_that_was_taught_is_a_fold_as_any_other(
 ) -> None:
     values = noisy(180, level=level, seed=2)
     values[:ramp] *= np.linspace(0.2, 1, ramp)
-    start = inherit(before, level=taken, began_ms=T)
+    start = inherit([Heir(before=before, level=taken, began_ms=T)])
     whole = advance(BASELINE, start, panel(values))
     first = advance(BASELINE, start, panel(values[:cut]))
     if first.candidates or whole.candidates:
@@ -90,7 +99,7 @@ def test_a_run_that_was_taught_is_a_fold_as_any_other(
 
 
 def state_after(before: Taught, values: FloatArray) -> LevelState:
-    state = folded(inherit(before, level=True, began_ms=T), values)
+    state = folded(inherit([Heir(before=before, level=True, began_ms=T)]), values)
     assert isinstance(state, LevelState)
     return state
 
@@ -120,7 +129,7 @@ def test_what_it_passes_on_before_that_is_the_earlier_level_and_says_so(before: 
 
 
 def test_without_the_level_only_habits_and_age_are_taken_over(before: Taught) -> None:
-    state = inherit(before, level=False, began_ms=T)
+    state = inherit([Heir(before=before, level=False, began_ms=T)])
     assert isinstance(state, LevelState)
     assert np.isnan(state.level[0])
     assert (state.heir_ms[0], state.credit_ms[0]) == (0, before.age_ms)

@@ -7,7 +7,7 @@ verified. Four baselines exist: :class:`Level` (a job's own usual level and habi
 functions; states go in and new states come out, never changed on the way.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, assert_never
@@ -31,7 +31,7 @@ from detector.analysis.baselines.ceiling import Ceiling, CeilingState
 from detector.analysis.baselines.columns import copied, joined, packed, taken, unpacked, written
 from detector.analysis.baselines.crew import PeersState
 from detector.analysis.baselines.level import Level, LevelState
-from detector.analysis.baselines.lineage import Taught
+from detector.analysis.baselines.lineage import Heir, Taught
 from detector.analysis.baselines.peers import LEAST_GPUS, Peers
 from detector.analysis.baselines.rows import Found, walk
 from detector.analysis.bounds import Notify, Page
@@ -39,8 +39,8 @@ from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, S
 from detector.series import Duration, FloatArray, IntArray, Panel
 
 __all__ = [
-    "LEAST_GPUS", "Advance", "Band", "Baseline", "Ceiling", "Level", "Model", "Peers", "State",
-    "Taught", "Verification",
+    "LEAST_GPUS", "Advance", "Band", "Baseline", "Ceiling", "Heir", "Level", "Model", "Peers",
+    "State", "Taught", "Verification",
     "accept", "advance", "append", "band_of", "empty", "inherit", "pack", "put", "settle",
     "take", "taught", "unpack",
 ]  # fmt: skip
@@ -311,15 +311,9 @@ def taught(state: State, column: int) -> Taught | None:
     return _lineage.taught(state, column) if isinstance(state, LevelState) else None
 
 
-def inherit(before: Taught, *, level: bool, began_ms: int) -> LevelState:
-    """Return the column with which a run begins that an earlier one has taught.
-
-    Parameters
-    ----------
-    level
-        Whether the earlier level is expected of this run too.
-    """
-    return _lineage.heir(before, level=level, began_ms=began_ms)
+def inherit(heirs: Sequence[Heir]) -> LevelState:
+    """Return the columns with which runs begin that earlier ones have taught."""
+    return _lineage.begun(heirs)
 
 
 def band_of(baseline: Baseline, state: State) -> tuple[FloatArray, FloatArray]:

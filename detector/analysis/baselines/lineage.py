@@ -5,6 +5,9 @@ may warm up first, what it does at length is known, and a level that it does not
 is news. It stands on the earlier level until it has shown that its own agrees with it.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import msgspec
 import numpy as np
 
@@ -84,10 +87,11 @@ def taught(state: LevelState, column: int) -> Taught | None:
     )
 
 
-def heir(before: Taught, *, level: bool, began_ms: int) -> LevelState:
-    """Return the one column with which a run begins that was taught by an earlier one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heir:
+    """How one series of a new run begins.
 
-    Parameters
+    Attributes
     ----------
     level
         Whether the earlier level is what is expected of this run; else only habits and age
@@ -95,18 +99,29 @@ def heir(before: Taught, *, level: bool, began_ms: int) -> LevelState:
     began_ms
         When the run began.
     """
-    state = blank(1)
-    state.credit_ms[0] = before.age_ms
-    state.run_longest[0] = before.run_longest
-    for k, (relative, lasted_ms) in enumerate(before.habits):
-        state.habit_level[0, k], state.habit_ms[0, k] = relative, lasted_ms
-    if level:
-        state.level[0], state.scale[0] = before.level, before.scale
-        state.block_dev[0], state.wide_dev[0] = before.block_dev, before.wide_dev
-        state.blocks[0] = min(before.blocks, _KNOWN)
-        state.ring[0] = before.level
-        state.settled[0] = True
-        state.heir_ms[0] = began_ms
+
+    before: Taught
+    level: bool
+    began_ms: int
+
+
+def begun(heirs: Sequence[Heir]) -> LevelState:
+    """Return the columns with which runs begin that were taught by earlier ones."""
+    state = blank(len(heirs))
+    for column, heir in enumerate(heirs):
+        before = heir.before
+        state.credit_ms[column] = before.age_ms
+        state.run_longest[column] = before.run_longest
+        for k, (relative, lasted_ms) in enumerate(before.habits):
+            state.habit_level[column, k], state.habit_ms[column, k] = relative, lasted_ms
+        if not heir.level:
+            continue
+        state.level[column] = state.ring[column] = before.level
+        state.scale[column] = before.scale
+        state.block_dev[column], state.wide_dev[column] = before.block_dev, before.wide_dev
+        state.blocks[column] = min(before.blocks, _KNOWN)
+        state.settled[column] = True
+        state.heir_ms[column] = heir.began_ms
     return state
 
 
