@@ -121,9 +121,7 @@ def parts(coming: Newcomers) -> Iterator[tuple[Batch, Sequence[Born]]]:
     place = {job: k for k, job in enumerate(batch.jobs)}
     while pending:
         limits = np.zeros(len(batch.jobs), np.int64)
-        for one in pending[
-            ::-1
-        ]:  # the earliest last: a run is folded up to its first successor
+        for one in reversed(pending):  # the earliest last: it is what a run is folded up to
             for run in one.lineage:
                 if run != one.job and run in place:
                     limits[place[run]] = one.began_ms
@@ -142,7 +140,8 @@ def parts(coming: Newcomers) -> Iterator[tuple[Batch, Sequence[Born]]]:
                 for run in one.lineage
             )
         ]
-        pending = [one for one in pending if one not in ready]
+        begin = {one.job for one in ready}
+        pending = [one for one in pending if one.job not in begin]
         yield only(batch, due), ready
     yield (batch if unread.all() else only(batch, unread)), ()
 
