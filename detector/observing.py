@@ -15,12 +15,19 @@ import numpy as np
 from detector.analysis.baselines import LEAST_GPUS, Model
 from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected, Shift
 from detector.analysis.derived import clock_correction, derived
+from detector.analysis.early import (
+    OTHERS,
+    asked_again_ms,
+    early_start_ms,
+    verify_early,
+)
 from detector.analysis.judge import Content, judge
 from detector.analysis.lineage import Kept, differences, joined, sources, stand_in
 from detector.analysis.ofu import GpuModel
 from detector.analysis.paging import Fall, Later, Passed, Read, ask
+from detector.analysis.phases import announced
 from detector.analysis.present import present_level
-from detector.analysis.verify import announced, verify, window_start_ms
+from detector.analysis.verify import verify, window_start_ms
 from detector.analysis.watch import Confirm, Observed, observe
 from detector.fleet import Earlier, Job
 from detector.incident.incident import Incident
@@ -192,6 +199,7 @@ def observe_fleet(
 def _observe(seen: Seen, batch: Batch, jobs: Jobs, *, content: Content) -> None:
     """Fold one part of a batch into every watch and add what it shows to what was seen."""
     values = _values(batch, seen.state.clock_ratios)
+    others = not OTHERS.isdisjoint(batch.fields)
     watches = {}
     for model in content.models:
         windows: dict[tuple[str, int], Window] = {}
@@ -199,7 +207,7 @@ def _observe(seen: Seen, batch: Batch, jobs: Jobs, *, content: Content) -> None:
             seen.state.watches[model.name],
             batch,
             values.get(model.metric),
-            confirm=_confirm(model, jobs, windows, kept=seen.state.kept),
+            confirm=_confirm(model, jobs, windows, kept=seen.state.kept, others=others),
         )
         watches[model.name] = observed.watch
         _take_down(seen, model, observed, jobs, windows=windows, content=content)
@@ -250,19 +258,43 @@ def _confirm(
     windows: dict[tuple[str, int], Window],
     *,
     kept: Mapping[str, Kept],
+    others: bool,
 ) -> Confirm:
-    """Return the test that a candidate of this model must pass; keeps the windows it read."""
+    """Return the test that a candidate of this model must pass; keeps the windows it read.
+
+    Parameters
+    ----------
+    others
+        Whether the batch holds other metrics that tell phases from slow-downs.
+    """
 
     def confirm(job: str, candidate: Candidate) -> Confirmed | Rejected:
-        span = Interval(
-            start_ms=window_start_ms(candidate, model), end_ms=candidate.time_ms + 1
-        )
+        start_ms, end_ms = window_start_ms(candidate, model), candidate.time_ms + 1
+        if candidate.early:
+            return early(job, candidate, start_ms=start_ms)
+        span = Interval(start_ms=start_ms, end_ms=end_ms)
         explained = announced(candidate, jobs.context(job, span))
         if explained is not None:
             return explained
         window = _reaching_back(jobs, job, span, model=model, kept=kept)
         windows[job, candidate.time_ms] = window
         return verify(candidate, window, model)
+
+    def early(job: str, candidate: Candidate, *, start_ms: int) -> Confirmed | Rejected:
+        first_ms, end_ms = early_start_ms(candidate, model), candidate.time_ms + 1
+        events = jobs.context(job, Interval(start_ms=first_ms, end_ms=end_ms))
+        # Most jobs have neither, and most falls were announced: no window is read for them.
+        if not (others or events):
+            return Rejected(reason="the job announces nothing and has no other metrics")
+        explained = announced(candidate, events)
+        if (
+            explained is not None
+            and candidate.time_ms - candidate.onset_ms < candidate.known_ms
+        ):
+            return replace(explained, again_ms=asked_again_ms(candidate))
+        window = jobs.window(job, start_ms=first_ms, end_ms=end_ms)
+        windows[job, candidate.time_ms] = window.since(start_ms)
+        return verify_early(candidate, window, model)
 
     return confirm
 

@@ -159,11 +159,20 @@ class ContextEvent:
         ``precision_switch`` or ``node_fault``; others are kept and shown.
     span
         When it was going on. An event that was announced without an end has length 0.
+    told_ms
+        When it was announced, where that is known; what it is does not depend on it.
     """
 
     kind: str
     span: Interval
     note: str = ""
+    told_ms: int | None = field(default=None, compare=False)
+
+    @property
+    def heard_ms(self) -> int:
+        """When it could be known at the earliest, ms."""
+        start_ms = self.span.start_ms
+        return start_ms if self.told_ms is None else max(self.told_ms, start_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +201,17 @@ class Window:
     gpus: FloatArray | None = None
     events: tuple[ContextEvent, ...] = ()
     own_ms: int = 0
+
+    def since(self, start_ms: int) -> Self:
+        """Return the window from ``start_ms`` on, with the events that touch it."""
+        first = int(np.searchsorted(self.times_ms, start_ms))
+        return replace(
+            self,
+            times_ms=self.times_ms[first:],
+            fields={name: values[first:] for name, values in self.fields.items()},
+            gpus=None if self.gpus is None else self.gpus[first:],
+            events=tuple(item for item in self.events if item.span.end_ms >= start_ms),
+        )
 
     def series(self, metric: str) -> Series | None:
         """The metric's finite samples as a series, or None when the window has none."""

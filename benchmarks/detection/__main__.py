@@ -69,6 +69,11 @@ FULL = Size(
 )  # fmt: skip
 # With announcements and the other metrics: what they are to halve, and what it may not cost.
 RICH = ("quiet", "drop2.5x", "drop2x", "drop1.33x")
+WITH = {
+    "with context events": (True, False),
+    "with other metrics": (False, True),
+    "with both": (True, True),
+}
 
 
 def _named(arguments: Sequence[str]) -> list[str]:
@@ -125,8 +130,10 @@ def _write(options: argparse.Namespace, results: dict[str, Any], console: Consol
 
 def _beside(plan: Plan, size: Size, progress: Progress, *, workers: int) -> dict[str, Any]:
     """Measure our detector with more to go by, and what it costs."""
-    rich = replace(plan.only(RICH), announced=True, metrics=True)
-    context = figures(_ours(rich, "with context", progress, workers=workers))
+    context = {}
+    for what, (announced, metrics) in WITH.items():
+        rich = replace(plan.only(RICH), announced=announced, metrics=metrics)
+        context[what] = figures(_ours(rich, what, progress, workers=workers))
     task = progress.add_task("speed", total=1)
     spent = cost.measure(jobs=size.fleet)
     progress.advance(task)

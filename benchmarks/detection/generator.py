@@ -20,7 +20,6 @@ from detector.calibration.quiet import (
     CADENCE_MS,
     PER_H,
     PER_MIN,
-    PHASES,
     START_MS,
     BoolArray,
     Course,
@@ -140,7 +139,7 @@ def make(
     times_ms = scrapes(rng, course.n)
     fields = {"ofu": values}
     if metrics:
-        fields |= _counters(rng, values / law.level, course, change)
+        fields |= _counters(rng, course, change)
     return Made(
         id=f"{kind.name}-{number}",
         kind=kind,
@@ -205,29 +204,54 @@ def _gpus(
     return np.clip(gpus, 0, 1), place
 
 
+# What a phase does to the other counters while it holds up the training.
+# An SM is active while a warp is resident on it, waiting or not (DCGM user guide, profiling
+# metrics), so that it is active at least as often as its tensor pipe. In a checkpoint the ranks
+# wait in a barrier: a collective of one element takes one thread block (NCCL, NCCL_MAX_CTAS) of
+# an H100's 132 SMs.
+_BARRIER = 1 / 132
+# Bytes of a checkpoint that each GPU copies to its host. 1 MB to 4 GB on 16,000 GPUs (Llama 3,
+# arXiv:2407.21783, section 3.3.1); 16 bytes a parameter with Adam (ZeRO, arXiv:1910.02054) are
+# 17 GB for 70 billion on 64 GPUs.
+_CHECKPOINT_BYTES = (0.5e9, 17e9)
+# An evaluation runs forward only, kernel after kernel: the SMs stay busy and memory is read for
+# fewer FLOPs; a third of the host traffic is gradients that nobody exchanges. Chosen, there is
+# no published measurement.
+_EVALUATION = {"sm": 0.95, "dram": 1.15, "pcie": 0.60}
+
+
 def _counters(
-    rng: np.random.Generator, work: FloatArray, course: Course, change: FloatArray
+    rng: np.random.Generator, course: Course, change: FloatArray
 ) -> dict[str, FloatArray]:
     """The other counters: what each phase does to them. A change stalls the GPUs' hosts.
 
-    Checkpoints copy to the host (PCIe up, SMs and memory idle); evaluations keep the SMs busy
-    and read more memory; a hiccup or a stall starves all alike.
+    Whatever starves the GPUs (a hiccup, a warm-up, a stalled host) starves all counters alike.
     """
-    idle = course.idle
-    #          training, checkpoint, evaluation, hiccup, restart
-    sm = np.array([1.0, 0.15, 0.95, 1.0, 0.0])[course.cause]
-    dram = np.array([1.0, 0.20, 1.15, 1.0, 0.0])[course.cause]
-    pcie = np.array([1.0, 4.00, 0.60, 1.0, 0.0])[course.cause]
-    starved = np.where(course.cause == PHASES.index("hiccup"), work, change)
+    shares = course.shares
+    starved = change * course.warmth * shares["hiccup"] * shares["restart"]
+    training, evaluating = shares["checkpoint"], shares["evaluation"] < 1
+    rate = rng.uniform(1e9, 8e9)  # gradients that leave for the network, and batches
+    copied = np.exp(rng.uniform(*np.log(_CHECKPOINT_BYTES)))
+    paused_s = float((1 - training).sum()) * CADENCE_MS / 1000
+    checkpoints = np.count_nonzero(np.diff((training < 1).astype(int)) == 1)
+    paused = {
+        "sm": _BARRIER,
+        "dram": 0.0,
+        "pcie": copied * checkpoints / max(paused_s, 1.0) / rate,
+    }
+    busy = {
+        name: starved
+        * (training * np.where(evaluating, _EVALUATION[name], 1) + (1 - training) * share)
+        for name, share in paused.items()
+    }
 
     def noisy(values: FloatArray, sd: float) -> FloatArray:
         return np.asarray(values * (1 + sd * rng.standard_normal(course.n)), np.float64)
 
-    busy = noisy(rng.uniform(0.72, 0.92) * sm * starved, 0.01)
     return {
-        "sm": np.clip(busy, 0, 1),
-        "dram": np.clip(noisy(rng.uniform(0.2, 0.6) * dram * starved, 0.02), 0, 1),
-        "pcie": noisy(rng.uniform(1e9, 8e9) * pcie * starved, 0.05),
-        "power": noisy(120 + rng.uniform(350, 560) * sm * starved, 0.01),
-        "clock": noisy(np.where(idle, 345.0, rng.uniform(1650, 1950)), 0.003),
+        "sm": np.clip(noisy(rng.uniform(0.72, 0.92) * busy["sm"], 0.01), 0, 1),
+        "dram": np.clip(noisy(rng.uniform(0.2, 0.6) * busy["dram"], 0.02), 0, 1),
+        "pcie": noisy(rate * busy["pcie"], 0.05),
+        "power": noisy(120 + rng.uniform(350, 560) * busy["sm"], 0.01),
+        "clock": noisy(np.where(course.idle, 345.0, rng.uniform(1650, 1950)), 0.003),
     }

@@ -15,7 +15,8 @@ class Folded:
     Attributes
     ----------
     outcomes
-        Column of the given panel, what was raised, what verification made of it.
+        Column of the given panel, what was raised, what verification made of it. That an early
+        candidate was no news yet is no outcome: it will be asked again, or be raised in time.
     """
 
     state: State
@@ -52,8 +53,9 @@ def fold(
         judged: dict[int, Confirmed | Rejected] = {}
         for raised in step.candidates:
             candidate = replace(raised, column=int(names[raised.column]))
-            judged[raised.column] = confirm(candidate.column, candidate)
-            outcomes.append((candidate.column, candidate, judged[raised.column]))
+            outcome = judged[raised.column] = confirm(candidate.column, candidate)
+            if not (candidate.early and isinstance(outcome, Rejected)):
+                outcomes.append((candidate.column, candidate, outcome))
         part = settle(baseline, step.state, judged) if judged else step.state
         state = part if whole is None else put(state, whole, part)
         if step.rest is None:

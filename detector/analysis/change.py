@@ -47,6 +47,12 @@ class Candidate:
         Usual distance of two samples, ms; 0 is not known.
     gpus
         Places in the roster of the GPUs it is about; empty when it is the whole job.
+    early
+        Raised before the series alone can tell: only what was announced, or the other metrics,
+        can make it news.
+    known_ms, unknown_ms
+        Of an early one: how long what this job is known to do at that level lasts at most, and
+        how long a fall of unknown kind must last by the series alone.
     """
 
     column: int
@@ -59,6 +65,9 @@ class Candidate:
     scale: float
     step_ms: int = 0
     gpus: tuple[int, ...] = ()
+    early: bool = False
+    known_ms: int = 0
+    unknown_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +119,8 @@ class Confirmed:
         Stretches left out of the comparison (dips, announced phases), for the chart.
     gpus
         As in :class:`Candidate`; the levels are then the mean over these GPUs.
+    grounds
+        Why an early candidate was believed; empty where the series alone could tell.
     """
 
     metric: str
@@ -126,6 +137,7 @@ class Confirmed:
     after_span: Interval
     excluded: tuple[Interval, ...] = field(default=())
     gpus: tuple[int, ...] = ()
+    grounds: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +148,10 @@ class Rejected:
     ----------
     rebase
         It is the baseline that is wrong for this job: the present level is its own.
+    again_ms
+        When to ask again about an early candidate; 0 is "nothing helps in this job".
     """
 
     reason: str
     rebase: bool = False
+    again_ms: int = 0

@@ -5,7 +5,6 @@ window. Heavy, since a candidate is rare: a regression on a step with autocorrel
 errors. Refuses in words an operator understands.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import assert_never
 
@@ -16,24 +15,12 @@ from detector.analysis.baselines import Band, Level, Model, Verification
 from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected
 from detector.analysis.changepoint import latest_level, locate
 from detector.analysis.peers import compare
+from detector.analysis.phases import announced
 from detector.analysis.quantile import median, quantile
-from detector.series import (
-    ContextEvent,
-    Duration,
-    FloatArray,
-    IntArray,
-    Interval,
-    Series,
-    Window,
-    iso,
-)
+from detector.series import FloatArray, IntArray, Interval, Series, Window
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Phases during which a lower level is what was announced.
-_PHASES = {"checkpoint", "evaluation", "restart", "planned_change"}
-# An announcement without an end explains a fall for so long: restarts take 2 to 20 min.
-_OPEN_PHASE = Duration(1_200_000)
 # A sample further below its stretch's level than this share of it is a dip and not compared,
 _DIP = 0.12
 # ... unless the job's noise reaches so far: of a normal one this leaves out 1 in 700.
@@ -62,7 +49,8 @@ def verify(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
         The job's history from :func:`window_start_ms` to the candidate's time, with
         ``fields[model.metric]``.
     """
-    explained = announced(candidate, window.events)
+    # What an early candidate owes to announcements has been judged before.
+    explained = None if candidate.early else announced(candidate, window.events)
     if explained is not None:
         return explained
     if candidate.cause == "peers":
@@ -95,32 +83,6 @@ def window_start_ms(candidate: Candidate, model: Model) -> int:
     """
     lookback_ms = max(int(model.verify.lookback), _LEAST_LOOKBACK * candidate.step_ms)
     return candidate.onset_ms - lookback_ms
-
-
-def announced(candidate: Candidate, events: Sequence[ContextEvent]) -> Rejected | None:
-    """Return the refusal of a candidate that an announced phase explains; else None.
-
-    The first thing :func:`verify` asks, on its own because it needs no history: whoever has
-    the events need not read a window for nothing.
-    """
-    if candidate.cause in ("frozen", "band"):
-        return None
-    for event in events:
-        if event.kind not in _PHASES:
-            continue
-        start_ms, end_ms = event.span.start_ms, event.span.end_ms
-        if event.kind == "planned_change":
-            # What was planned explains a lasting fall that began while it was made.
-            going_on = (
-                start_ms <= candidate.time_ms and candidate.onset_ms <= end_ms + _OPEN_PHASE
-            )
-        else:
-            end_ms = end_ms if end_ms > start_ms else start_ms + _OPEN_PHASE
-            going_on = start_ms <= candidate.time_ms < end_ms
-        if going_on:
-            kind = event.kind.replace("_", " ")
-            return Rejected(reason=f"an announced {kind} explains it (since {iso(start_ms)})")
-    return None
 
 
 def _mean_shift(

@@ -50,8 +50,8 @@ class Course:
         What training is worth in this sample, 0..1, by what goes on beside it.
     warmth
         What of ``phase`` is warming up, 0..1.
-    cause
-        Which phase a sample is in, as an index into ``PHASES``.
+    shares
+        Phase -> which part of ``phase`` is its doing; the rest is warm-up.
     """
 
     rng: np.random.Generator
@@ -62,7 +62,7 @@ class Course:
     level: FloatArray
     phase: FloatArray
     warmth: FloatArray
-    cause: IntArray
+    shares: dict[str, FloatArray]
     clean: BoolArray
     idle: BoolArray
     gap: BoolArray
@@ -80,16 +80,16 @@ class Course:
             return
         self.phase[rows] *= level
         self.clean[rows.start : rows.stop + 1] = False
-        self.cause[rows] = PHASES.index(kind)
+        self.shares[kind][rows] *= level
         if kind in ("checkpoint", "evaluation", "restart"):
-            self.events.append(
+            # A script says so as the phase begins, and again, with its end, when it is over.
+            start_ms, end_ms = end_of(rows.start - 1), end_of(rows.stop - 1)
+            self.events += [
                 ContextEvent(
-                    kind=kind,
-                    span=Interval(
-                        start_ms=end_of(rows.start - 1), end_ms=end_of(rows.stop - 1)
-                    ),
+                    kind=kind, span=Interval(start_ms=start_ms, end_ms=told_ms), told_ms=told_ms
                 )
-            )
+                for told_ms in (start_ms, end_ms)
+            ]
 
     def warm_up(self, row: int) -> None:
         """Ramp up from ``row`` on with the job's own time constant."""
@@ -121,7 +121,7 @@ class Law:
     heavy: bool
 
 
-PHASES = ("training", "checkpoint", "evaluation", "hiccup", "restart")
+_PHASES = ("checkpoint", "evaluation", "hiccup", "restart")
 
 
 def lived(
@@ -164,7 +164,7 @@ def begin(rng: np.random.Generator, n: int, *, harder: bool = False) -> Course:
         level=np.ones(n),
         phase=np.ones(n),
         warmth=np.ones(n),
-        cause=np.zeros(n, np.int64),
+        shares={kind: np.ones(n) for kind in _PHASES},
         clean=np.ones(n, bool),
         idle=np.zeros(n, bool),
         gap=np.zeros(n, bool),

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Who the jobs are and which runs they continue: JSON lines or CSV.",
 )
+@click.option(
+    "--events",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="CSV of what jobs announced: timestamp,job,kind[,start][,end][,note].",
+)
 @config_option
 @click.option("--cluster", default="replay", show_default=True, help="Goes into incident ids.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -55,6 +61,7 @@ def command(
     models: Path | None,
     rules: Path | None,
     jobs_file: Path | None,
+    events: Path | None,
     config_file: Path | None,
     cluster: str,
     quiet: bool,
@@ -67,6 +74,8 @@ def command(
     content = _content(models, rules, config_file)
     try:
         recordings = _read(paths, jobs_file, quiet=quiet)
+        if events is not None:
+            recordings = _announced(recordings, events)
         # Before the work, so that nobody waits for results that have nowhere to go.
         lines = _opened(json_file)
         _made(plot)
@@ -106,6 +115,26 @@ def _read(
         return described(recordings, jobs, path=jobs_file) if jobs_file else recordings
     except RecordingError as error:
         fail(str(error))
+
+
+def _announced(recordings: "Mapping[str, Recording]", file: Path) -> "Mapping[str, Recording]":
+    """Return the recordings with what the file announces about their jobs."""
+    from dataclasses import replace
+
+    from detector.store.announcements import read_announcements
+    from detector.store.recording import RecordingError
+    from detector.store.table import named
+
+    try:
+        announced = read_announcements(file)
+    except RecordingError as error:
+        fail(str(error))
+    if announced.keys().isdisjoint(recordings):
+        fail(f"--events {named(file)}: it announces nothing about the jobs of these recordings")
+    return {
+        job: replace(recording, window=replace(recording.window, events=announced.get(job, ())))
+        for job, recording in recordings.items()
+    }
 
 
 def _opened(target: str | None) -> BinaryIO | None:

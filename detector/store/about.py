@@ -88,7 +88,8 @@ def read_event(entry_ms: int, fields: Mapping[str, str]) -> ContextEvent:
     end = _or_noted(time_ms, fields.get("end", ""), "", _ignored)
     span = Interval(start_ms=start, end_ms=max(start, start if end is None else end))
     note = fields.get("note", "")[:_LONGEST_TEXT]
-    return ContextEvent(kind=fields.get("kind", "unknown")[:64], span=span, note=note)
+    kind = fields.get("kind", "unknown")[:64]
+    return ContextEvent(kind=kind, span=span, note=note, told_ms=entry_ms)
 
 
 def write_event(event: ContextEvent) -> list[str | int]:

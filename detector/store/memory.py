@@ -68,11 +68,14 @@ class MemoryHistories:
         )
 
     def context(self, job: str, span: Interval) -> tuple[ContextEvent, ...]:
-        """Return the recording's events that touch ``span``."""
+        """Return the recording's events that touch ``span`` and were announced in time for it.
+
+        A decision is about the end of its span: what was announced later was not known then.
+        """
         return tuple(
             event
             for event in self._recordings[job].events
-            if event.span.start_ms < span.end_ms and event.span.end_ms >= span.start_ms
+            if event.heard_ms < span.end_ms and event.span.end_ms >= span.start_ms
         )
 
     def describe_many(self, jobs: Iterable[str]) -> dict[str, Job]:

@@ -10,6 +10,7 @@ import numpy as np
 from detector.analysis.baselines import Model, empty
 from detector.analysis.candidate import Folded, fold
 from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected
+from detector.analysis.early import early_start_ms, verify_early
 from detector.analysis.verify import verify, window_start_ms
 from detector.series import (
     ContextEvent,
@@ -80,9 +81,12 @@ def confirmed_by(
     events: Sequence[ContextEvent] = (),
 ) -> Confirmed | Rejected:  # fmt: skip
     """Verify a candidate on the part of its series that verification asks for."""
-    past = (times_ms >= window_start_ms(candidate, by)) & (times_ms <= candidate.time_ms)
-    seen = window(times_ms[past], values[past], metric=by.metric, events=events)
-    return verify(candidate, seen, by)
+    early = candidate.early
+    start_ms = early_start_ms(candidate, by) if early else window_start_ms(candidate, by)
+    past = (times_ms >= start_ms) & (times_ms <= candidate.time_ms)
+    known = [item for item in events if item.heard_ms <= candidate.time_ms]
+    seen = window(times_ms[past], values[past], metric=by.metric, events=known)
+    return verify_early(candidate, seen, by) if early else verify(candidate, seen, by)
 
 
 def alarms(folded: Folded) -> list[Confirmed]:

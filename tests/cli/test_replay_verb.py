@@ -335,3 +335,58 @@ def test_a_wrong_file_about_the_jobs_is_one_line_with_its_place(
     result = called(runs, "--jobs", who)
     assert result.exit_code == 2
     assert f"{who}:2: start: " in refusal(result)
+
+
+def announcing(folder: Path, *rows: str, header: str = "timestamp,job,kind,end,note") -> Path:
+    path = folder / "events.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def test_a_fall_that_was_announced_is_no_incident(tmp_path: Path) -> None:
+    recording = fallen(tmp_path, "a", "b")
+    told = announcing(tmp_path, f"{1_760_000_000 + 1_205},a,planned_change,,half the batch")
+    result = called(recording, "--events", told, "--json", "-")
+    assert result.exit_code == 0
+    assert [json.loads(line)["job"] for line in result.stdout.splitlines()] == ["b"]
+
+
+def test_what_was_announced_only_afterwards_was_not_known_in_time(tmp_path: Path) -> None:
+    recording = fallen(tmp_path, "a")
+    start, told = 1_760_000_000 + 1_205, 1_760_000_000 + 2_300
+    file = announcing(
+        tmp_path, f"{told},a,planned_change,{start}", header="timestamp,job,kind,start"
+    )
+    result = called(recording, "--events", file, "--json", "-")
+    assert [json.loads(line)["job"] for line in result.stdout.splitlines()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "said"),
+    [
+        (["x,a,checkpoint,,"], None, ":2: timestamp 'x' is neither epoch seconds, epoch "),
+        (["1,a,checkpoint,,", "", "2,a,checkpoint"], None, ":4: 3 of 5 cells"),
+        (["1760000000,a,checkpoint,1759999999,"], None, ":2: end '1759999999' is before the"),
+        (["1760000000,a,checkpoint,soon,"], None, ":2: end 'soon' is neither"),
+        (["1760000000,,checkpoint,,"], None, ":2: the cell 'job' is empty"),
+        (["1760000000,a,,,"], None, ":2: the cell 'kind' is empty"),
+        ([], None, ": no announcements: there is no row below the header"),
+        (["1,a"], "timestamp,job", ":1: no column kind; the header must have timestamp,job,"),
+        (["1,a,b,c"], "timestamp,job,kind,kind", ":1: the column 'kind' is there twice"),
+        (["1760000000,other,checkpoint,,"], None, ": it announces nothing about the jobs of "),
+    ],
+)
+def test_announcements_that_cannot_be_meant_are_refused_with_file_line_and_reason(
+    tmp_path: Path, rows: list[str], header: str | None, said: str
+) -> None:
+    file = announcing(tmp_path, *rows, **({"header": header} if header else {}))
+    result = called(fallen(tmp_path, "a"), "--events", file)
+    assert result.exit_code == 2
+    line = refusal(result)
+    assert f"{file}{said}" in line
+
+
+def test_a_file_of_announcements_that_is_not_there_is_named(tmp_path: Path) -> None:
+    result = called(fallen(tmp_path, "a"), "--events", tmp_path / "none.csv")
+    assert result.exit_code == 2
+    assert "none.csv: cannot be read: No such file" in refusal(result)

@@ -713,6 +713,18 @@ def test_announced_events_show_in_the_windows_they_touch(
     assert redis_client.ttl(KEYS.events("a")) > 0
 
 
+def test_when_an_event_was_announced_comes_back_and_of_two_the_first(
+    redis_client: redis.Redis, history: History
+) -> None:
+    for told_ms in (NOW + 5_000, NOW + 90_000):
+        redis_client.xadd(
+            KEYS.events("a"), {"kind": "checkpoint", "start": NOW - 60_000}, id=f"{told_ms}-0"
+        )
+    (event,) = history.window("a", start_ms=NOW - 60_000, end_ms=NOW).events
+    assert (event.span.start_ms, event.told_ms) == (NOW - 60_000, NOW + 5_000)
+    assert event.heard_ms == NOW + 5_000
+
+
 def test_a_third_partys_event_starts_at_its_entry_when_it_says_no_time(
     redis_client: redis.Redis, history: History
 ) -> None:

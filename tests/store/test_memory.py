@@ -1,6 +1,7 @@
 """Stores in memory answer as the real ones do."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -139,3 +140,12 @@ def test_a_commit_without_states_leaves_those_that_are_there() -> None:
 
 def test_nobody_asks_a_ledger_in_memory_for_anything() -> None:
     assert MemoryLedger().actions(range(4)) == {}
+
+
+def test_what_is_announced_later_than_a_span_ends_is_not_known_in_it() -> None:
+    span = Interval(start_ms=T, end_ms=T + 5_000)
+    late = ContextEvent(kind="checkpoint", span=span, told_ms=T + 8_000)
+    source = histories({"a": replace(window(20), events=(late,))})
+    assert source.context("a", Interval(start_ms=T, end_ms=T + 8_000)) == ()
+    assert source.context("a", Interval(start_ms=T, end_ms=T + 8_001)) == (late,)
+    assert source.window("a", start_ms=T, end_ms=T + 8_000).events == ()

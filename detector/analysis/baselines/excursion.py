@@ -24,7 +24,7 @@ _RISING_DEVIATIONS = 2.5
 # A part ends where two samples in a row lie beyond so many standard deviations of a sample.
 _APART = 3.0
 # An excursion stands clear of the noise from so many standard deviations of a sample on.
-_CLEAR = 4.0
+CLEAR = 4.0
 # For this share of the longest stage a warm-up must have stopped where little is missing.
 _LAST_STAGE = 0.45
 # Before the first low sample of an excursion at most so many usual steps count as part of it.
@@ -95,7 +95,7 @@ def _start(
     # Dips of a job that has just risen are measured from where it is.
     state.dip_level[at] = np.fmax(state.level[at], state.means[at, -_BACK:].min(axis=1))
     for name in ("dip_low", "dip_count", "dip_back", "spent_ms", "main_ms", "part_count",
-                 "part_off", "steady_up"):  # fmt: skip
+                 "part_off", "steady_up", "ask_ms"):  # fmt: skip
         getattr(state, name)[at] = 0
     silent = _silent(baseline, state, at, times_ms)
     state.dip_still[at] = silent
@@ -289,9 +289,13 @@ def unknown_ms(
 
 
 def habit_ms(
-    baseline: Level, state: LevelState, at: IntArray, *, relative: FloatArray
-) -> FloatArray:
-    """Return how long a fall to ``relative`` of the level must last to be no habit."""
+    baseline: Level, state: LevelState, at: IntArray, *, relative: FloatArray,
+    factor: float | None = None,
+) -> FloatArray:  # fmt: skip
+    """Return how long a fall to ``relative`` of the level must last to be no habit.
+
+    That is ``factor`` times the longest of its kind, ``habit_factor`` where none is given.
+    """
     # Both levels are means of many samples, blurred by less than the noise of one.
     width = baseline.habit_width + _BLUR * relative * state.scale[at] / state.level[at]
     kinds, lasting_ms = state.habit_level[at], state.habit_ms[at]
@@ -304,7 +308,7 @@ def habit_ms(
     alike = abs(both - relative[:, None]) <= width[:, None]
     longest = np.maximum(longest, np.where(alike, shorter_ms, 0).max(axis=1))
     most = np.maximum(float(baseline.habit_cap), baseline.habit_margin * longest)
-    wait = np.minimum(baseline.habit_factor * longest, most)
+    wait = np.minimum((factor or baseline.habit_factor) * longest, most)
     return np.asarray(np.minimum(wait, float(baseline.patience)))
 
 
@@ -373,7 +377,7 @@ def raise_long(
     wait = unknown_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=np.ones(len(at)))
     # Among the noise a fall must last longer to be seen as one.
     fall, scale, still = level - part, state.scale[at], state.dip_still[at]
-    longer = np.where(fall < _CLEAR * scale, float(baseline.cap), 0.0)
+    longer = np.where(fall < CLEAR * scale, float(baseline.cap), 0.0)
     wait = wait + longer
     # After a standstill comes a ramp, or stages: it must have stopped for longer than a share
     # of the wait, the more so the more is missing, and for as many samples as a first level.

@@ -37,7 +37,7 @@ SHIFTS = 3
 # otherwise alarm on what nobody would call a change.
 LEAST_SCALE = 0.002
 
-EXCURSION, DRIFT, FROZEN = 1, 2, 3
+EXCURSION, DRIFT, FROZEN, EARLY = 1, 2, 3, 4
 """Codes of what a column raised and nobody has settled yet; 0 is nothing."""
 
 
@@ -74,6 +74,9 @@ class Level(
         checkpoints take less than 3 min.
     half_floor
         The floor below half of the level, where unannounced checkpoints lie.
+    early
+        A fall that has lasted so long may be news where a job announces its phases, or the
+        other metrics show them. Chosen: hiccups last up to a minute and come unannounced.
     still, still_share, still_cap
         Below ``still`` of the level nothing runs at all: a restart or a hang. A restart takes
         2 to 20 min, and a checkpoint may come right before it: hence the longer cap.
@@ -129,6 +132,7 @@ class Level(
     met: Duration = Duration(5_400_000)
     climb: Duration = Duration(360_000)
     half_floor: Duration = Duration(150_000)
+    early: Duration = Duration(75_000)
     still: float = 0.02
     still_share: float = 0.3
     still_cap: Duration = Duration(1_440_000)
@@ -210,6 +214,8 @@ class LevelState(Columns):
         row that are back.
     quiet_ms, quiet_level
         After a refusal: silent until then, unless the level falls below that.
+    ask_ms, mute_ms
+        Not before this is asked whether the excursion is news early; the same of any one.
     warm_ms
         After a restart: until then small falls are its warm-up.
     raised, raised_ms, raised_level
@@ -284,6 +290,8 @@ class LevelState(Columns):
     back_ms: IntArray
     quiet_ms: IntArray
     quiet_level: FloatArray
+    ask_ms: IntArray
+    mute_ms: IntArray
     warm_ms: IntArray
     raised: IntArray
     raised_ms: IntArray

@@ -3,6 +3,7 @@
 import numpy as np
 
 from detector.analysis.baselines import excursion, lineage, standing, trend
+from detector.analysis.baselines.early import raise_early
 from detector.analysis.baselines.level import RING, Level, LevelState
 from detector.analysis.baselines.rows import Found, anywhere
 from detector.series import FloatArray, IntArray
@@ -22,6 +23,7 @@ def step(
             standing.end_changes(baseline, state, times_ms, values, found)
             dipping = excursion.extend(baseline, state, times_ms, values)
             excursion.raise_long(baseline, state, times_ms, values, found)
+            raise_early(baseline, state, times_ms, values, found)
             healthy = known & ~dipping & ~standing.suspect_runs(state)
             standing.follow_scale(baseline, state, values, healthy=healthy)
             trend.fill_blocks(baseline, state, times_ms, values, healthy=healthy, found=found)

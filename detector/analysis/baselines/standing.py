@@ -8,6 +8,7 @@ from detector.analysis.baselines import noise
 from detector.analysis.baselines.excursion import edge, learn
 from detector.analysis.baselines.level import (
     DRIFT,
+    EARLY,
     EXCURSION,
     FROZEN,
     LEAST_SCALE,
@@ -49,7 +50,9 @@ def settled(
         state.raised[column] = 0
         if raised == FROZEN:
             state.frozen[column] = 2 if isinstance(outcome, Confirmed) else 1
-        elif raised in (EXCURSION, DRIFT):
+        elif raised == EARLY and isinstance(outcome, Rejected):
+            _ask_again(state, column, outcome)
+        elif raised in (EXCURSION, DRIFT, EARLY):
             if isinstance(outcome, Confirmed):
                 _hold(state, column, outcome)
             elif outcome.rebase:
@@ -66,6 +69,17 @@ def _hold(state: LevelState, column: int, outcome: Confirmed) -> None:
         state.change_ms[column] = state.raised_ms[column]
         state.change_level[column] = outcome.after.value
     _restart(state, column, max(outcome.after.value, 0.0))
+
+
+def _ask_again(state: LevelState, column: int, outcome: Rejected) -> None:
+    """Ask when it was said to help; where nothing helps, at twice the age.
+
+    So a job without announcements costs a question each time its age has doubled.
+    """
+    state.ask_ms[column] = outcome.again_ms
+    if not outcome.again_ms:
+        seen_ms = state.seen_ms[column]
+        state.mute_ms[column] = seen_ms + (seen_ms - state.first_ms[column])
 
 
 def _quieten(baseline: Level, state: LevelState, column: int, raised: int) -> None:
