@@ -16,7 +16,6 @@ from detector.analysis.baselines import LEAST_GPUS, Model
 from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected, Shift
 from detector.analysis.derived import clock_correction, derived
 from detector.analysis.early import (
-    OTHERS,
     asked_again_ms,
     early_start_ms,
     verify_early,
@@ -199,7 +198,6 @@ def observe_fleet(
 def _observe(seen: Seen, batch: Batch, jobs: Jobs, *, content: Content) -> None:
     """Fold one part of a batch into every watch and add what it shows to what was seen."""
     values = _values(batch, seen.state.clock_ratios)
-    others = not OTHERS.isdisjoint(batch.fields)
     watches = {}
     for model in content.models:
         windows: dict[tuple[str, int], Window] = {}
@@ -207,7 +205,7 @@ def _observe(seen: Seen, batch: Batch, jobs: Jobs, *, content: Content) -> None:
             seen.state.watches[model.name],
             batch,
             values.get(model.metric),
-            confirm=_confirm(model, jobs, windows, kept=seen.state.kept, others=others),
+            confirm=_confirm(model, jobs, windows, kept=seen.state.kept),
         )
         watches[model.name] = observed.watch
         _take_down(seen, model, observed, jobs, windows=windows, content=content)
@@ -258,15 +256,8 @@ def _confirm(
     windows: dict[tuple[str, int], Window],
     *,
     kept: Mapping[str, Kept],
-    others: bool,
 ) -> Confirm:
-    """Return the test that a candidate of this model must pass; keeps the windows it read.
-
-    Parameters
-    ----------
-    others
-        Whether the batch holds other metrics that tell phases from slow-downs.
-    """
+    """Return the test that a candidate of this model must pass; keeps the windows it read."""
 
     def confirm(job: str, candidate: Candidate) -> Confirmed | Rejected:
         start_ms, end_ms = window_start_ms(candidate, model), candidate.time_ms + 1
@@ -283,9 +274,9 @@ def _confirm(
     def early(job: str, candidate: Candidate, *, start_ms: int) -> Confirmed | Rejected:
         first_ms, end_ms = early_start_ms(candidate, model), candidate.time_ms + 1
         events = jobs.context(job, Interval(start_ms=first_ms, end_ms=end_ms))
-        # Most jobs have neither, and most falls were announced: no window is read for them.
-        if not (others or events):
-            return Rejected(reason="the job announces nothing and has no other metrics")
+        # Most jobs announce nothing, and most falls of others were: no window is read for them.
+        if not events:
+            return Rejected(reason="the job announces nothing")
         explained = announced(candidate, events)
         if (
             explained is not None

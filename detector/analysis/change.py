@@ -48,11 +48,9 @@ class Candidate:
     gpus
         Places in the roster of the GPUs it is about; empty when it is the whole job.
     early
-        Raised before the series alone can tell: only what was announced, or the other metrics,
-        can make it news.
-    known_ms, unknown_ms
-        Of an early one: how long what this job is known to do at that level lasts at most, and
-        how long a fall of unknown kind must last by the series alone.
+        Raised before the series alone can tell: only what was announced can make it news.
+    known_ms
+        Of an early one: how long what this job is known to do at that level lasts at most.
     """
 
     column: int
@@ -67,7 +65,6 @@ class Candidate:
     gpus: tuple[int, ...] = ()
     early: bool = False
     known_ms: int = 0
-    unknown_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,13 @@
 """Early candidates: what announcements and the other metrics say before the series alone can.
 
 A fall that lasts a minute may be a checkpoint, an evaluation or a restart, so the series alone
-waits until no phase of the job would last as long. Two things make the wait shorter. A job that
-announced its phases so far would have announced this one. And the other metrics may say that it
-is none of the phases that the job is known to have at this level: an evaluation keeps the SMs
-busy, a stalled host does not. Both are held to this job's own falls of the last hours, never to
-absolute figures.
+waits until no phase of the job would last as long. A job that announced its phases so far would
+have announced this one. What it is known to do at this level is waited for all the same, unless
+the other metrics say that it is not that: an evaluation keeps the SMs busy, a stalled host does
+not. Both are held to this job's own falls of the last hours, never to absolute figures.
+
+The other metrics alone make no fall early: a checkpoint and a stalled host look alike in all of
+them, and two phases at a time like nothing before.
 """
 
 from collections.abc import Sequence
@@ -28,7 +30,7 @@ _LEAST_PHASES = 2
 # Standard deviations of a sample within which it is at a fall's level.
 _NEAR = 3.0
 # Metrics that tell a phase from a slow-down.
-OTHERS = frozenset({"sm", "power", "dram", "pcie", "nvlink"})
+_OTHERS = frozenset({"sm", "power", "dram", "pcie", "nvlink"})
 # Two falls are of different kinds when a metric takes part in them by shares that differ by so
 # much, and by so many standard errors. Chosen: half-way between a busy SM and an idle one would
 # be 0.5; a third leaves room for phases that vary.
@@ -117,29 +119,29 @@ def _grounds_of(candidate: Candidate, window: Window, model: Model) -> str | Rej
     since = _counted_from(candidate, events, falls, factor=baseline.habit_factor)
     if isinstance(since, Rejected):
         return since
+    heard = [i for i in events if i.kind in OF_TRAINING and i.heard_ms <= candidate.onset_ms]
+    if len(heard) < _LEAST_PHASES:
+        return Rejected(
+            reason="too few phases were announced to go by them",
+            again_ms=candidate.time_ms + OPEN_PHASE if events else 0,
+        )
     # At the level it has now: a checkpoint before it is another matter.
     near = max(baseline.habit_width * candidate.before, _NEAR * candidate.scale)
     now = low & (series.times_ms > since) & (abs(series.values - candidate.after) <= near)
     present = _shares(series, now, window, low)
-    heard = [i for i in events if i.kind in OF_TRAINING and i.heard_ms <= candidate.onset_ms]
     relative = candidate.after / candidate.before
     alike = [i for i in falls if abs(i.relative - relative) <= baseline.habit_width]
     unlike = [item for item in alike if _differ(item.shares, present)]
     # What the job does at this level, unless the other metrics say that it is not that.
     known = 0.0 if unlike and len(unlike) == len(alike) else float(candidate.known_ms)
-    if len(heard) >= _LEAST_PHASES:
-        # Known phases are waited for: who stops announcing goes on writing checkpoints.
-        longest = _longest_ms([i for i in falls if i not in unlike], baseline)
-        wait_ms = max(float(baseline.early), longest, _late_ms(candidate, falls), known)
-        grounds = f"{len(heard)} phases were announced before, this fall was not"
-    elif unlike and not known:
-        wait_ms = float(candidate.unknown_ms)
-        grounds = f"the other metrics tell it from all {len(unlike)} falls to this level"
-    else:
-        again_ms = candidate.time_ms + OPEN_PHASE if events or present else 0
-        return Rejected(reason="nothing tells it from a phase of the job", again_ms=again_ms)
+    # Known phases are waited for: who stops announcing goes on writing checkpoints.
+    longest = _longest_ms([item for item in falls if item not in unlike], baseline)
+    wait_ms = max(float(baseline.early), longest, _late_ms(candidate, falls), known)
     if candidate.time_ms - since < wait_ms:
         return _not_yet(since + wait_ms)
+    grounds = f"{len(heard)} phases were announced before, this fall was not"
+    if unlike and not known:
+        grounds += f"; other metrics tell it from all {len(unlike)} falls to this level"
     return grounds
 
 
@@ -300,7 +302,7 @@ def _shares(
     if fell <= 0:
         return {}
     found: dict[str, tuple[float, float]] = {}
-    for name in sorted(OTHERS & window.fields.keys()):
+    for name in sorted(_OTHERS & window.fields.keys()):
         values = window.fields[name][rows]
         share = _share(values[use], values[~low])
         if share is not None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detector.analysis.baselines.excursion import CLEAR, edge, habit_ms, unknown_ms
+from detector.analysis.baselines.excursion import CLEAR, edge, habit_ms
 from detector.analysis.baselines.level import EARLY, RING, Level, LevelState
 from detector.analysis.baselines.rows import Found, places
 from detector.analysis.baselines.standing import suspect_runs
@@ -40,7 +40,6 @@ def raise_early(
     clear &= (now >= state.quiet_ms[at]) | (part < state.quiet_level[at])
     relative = np.where(still, 0.0, part / state.dip_level[at])
     known = habit_ms(baseline, state, at, relative=relative, factor=baseline.habit_margin)
-    unknown = unknown_ms(baseline, state, at, onset_ms=state.dip_ms[at], relative=relative)
     for place in np.flatnonzero(still | clear):
         k = at[place]
         state.raised[k] = EARLY
@@ -59,6 +58,5 @@ def raise_early(
                 step_ms=int(state.step_ms[k]),
                 early=True,
                 known_ms=int(known[place]),
-                unknown_ms=int(unknown[place]),
             )
         )

@@ -75,8 +75,8 @@ class Level(
     half_floor
         The floor below half of the level, where unannounced checkpoints lie.
     early
-        A fall that has lasted so long may be news where a job announces its phases, or the
-        other metrics show them. Chosen: hiccups last up to a minute and come unannounced.
+        A fall that has lasted so long may be news where a job announces its phases. Chosen:
+        hiccups last up to a minute and come unannounced.
     still, still_share, still_cap
         Below ``still`` of the level nothing runs at all: a restart or a hang. A restart takes
         2 to 20 min, and a checkpoint may come right before it: hence the longer cap.
