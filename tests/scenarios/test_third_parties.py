@@ -138,7 +138,7 @@ def test_every_kind_of_nonsense_is_counted_shown_and_logged_once_and_stops_nobod
         assert f"{count} {reason}: " in result.output, (job, result.output)
     listed = show(tmp_path / "config.toml", "jobs").output
     assert "absurd  its newest entry lies in the future" in listed
-    assert re.search(r"^wide  .* ago$", listed, flags=re.MULTILINE)
+    assert re.search(r"^wide  .* ago  no baseline yet: ", listed, flags=re.MULTILINE)
     assert len(roots(loopback)) == 1  # the job that fell, and no other
     assert told(loopback) == [("opened", 1)]
 
