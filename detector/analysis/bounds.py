@@ -73,8 +73,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         How long the job must have been low, phases that go on meanwhile included. Origin:
         evaluations take up to 11 min, and people must be called within 15 min of the onset.
     still_after
-        The same for a standstill. Chosen: longer than a restart of 20 min with a checkpoint
-        before it, and than most pairs of restarts.
+        The same for a standstill. Origin: a restart takes up to 20 min, the one after it too,
+        and a checkpoint may come before them.
     known
         For how long the level must have held before the fall; where it has not, the fall must
         itself last so long. Origin: at one and a half hours an hourly evaluation was met.
@@ -86,7 +86,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     least_fall: float = 0.2
     after: Duration = Duration(690_000)
-    still_after: Duration = Duration(1_800_000)
+    still_after: Duration = Duration(2_700_000)
     known: Duration = Duration(5_400_000)
     margin: float = 1.25
     longest: Duration = Duration(1_800_000)

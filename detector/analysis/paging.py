@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -40,6 +41,8 @@ _NEAR = 0.75
 _STILL = 0.02
 # The shortest standstill that may be a restart; what is shorter is a checkpoint.
 _RESTART_MS = 120_000
+# What comes after a restart must last so much longer. As `climb` of the level baseline.
+_WARM_MS = 300_000
 # Levels are read off running medians of so long, at least so many samples: a recovery shows
 # once it has lasted half of it.
 _SMOOTH_MS, _LEAST_SMOOTH = 120_000, 5
@@ -48,8 +51,12 @@ _SMOOTH_MS, _LEAST_SMOOTH = 120_000, 5
 _WIDTH, _WIDTH_DEVIATIONS = 0.05, 1.5
 # Earlier falls are like this one within so much: rather too many are than too few.
 _ALIKE = 0.08
+# What a phase explains of a fall it explains on its very level.
+_PHASE = 0.03
 # Of falls to one level, those shorter than this share of the longest are of another kind.
 _OTHER_KIND = 0.6
+# A recovery shows in three samples where the fall is so many standard deviations deep.
+_CLEAR_DEVIATIONS = 4.0
 # Of a fall's time, phases of it included, most samples stand on its upper level.
 _UPPER = 70
 # Of the time on its level a job must have closed less than this share of the gap, from the
@@ -60,8 +67,9 @@ _LEAST_LEVEL = 1 / 3
 # Of the time for which a level must be known, this share must have been spent on it; a third
 # of that in its first third.
 _HELD_SHARE = 0.3
-# Bit-identical for this share of the time: a frozen exporter, unless it was so before.
-_FROZEN = 0.5
+# So many samples that repeat the one before are a frozen exporter's, unless this share of the
+# job's samples does so anyway.
+_FROZEN_RUN, _COARSE = 5, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +120,15 @@ class _Stretch:
             smooth=self.smooth[row + 1 :],
         )
 
+    def between(self, first: int, last: int) -> "_Stretch":
+        """Return the rows from ``first`` to ``last``."""
+        return _Stretch(
+            since_ms=int(self.times_ms[first - 1]) if first else self.since_ms,
+            times_ms=self.times_ms[first : last + 1],
+            values=self.values[first : last + 1],
+            smooth=self.smooth[first : last + 1],
+        )
+
 
 def ask(fall: Fall, bound: Page, read: Read) -> Passed | Later:
     """Return whether the fall passes the bound now, else why not and when to ask again."""
@@ -120,15 +137,6 @@ def ask(fall: Fall, bound: Page, read: Read) -> Passed | Later:
         return Later(reason=f"it has not lasted {bound.after} yet", again_ms=first_ms)
     reach_ms = _REACH_MS + max(bound.after, bound.still_after, bound.longest, bound.known)
     start_ms = max(fall.onset_ms, at_ms - reach_ms)
-    since = read(Interval(start_ms=start_ms, end_ms=at_ms))
-    step_ms = _step_ms(since)
-    stale_ms = max(_FRESH_MS, _FRESH_STEPS * step_ms)
-    if (
-        since is None
-        or len(since.values) < _LEAST_SINCE
-        or at_ms - since.times_ms[-1] > stale_ms
-    ):
-        return Later(reason="too few of its samples are fresh", again_ms=_again(fall))
 
     @cache
     def earlier() -> Series | None:
@@ -136,6 +144,16 @@ def ask(fall: Fall, bound: Page, read: Read) -> Passed | Later:
         known = read(Interval(start_ms=fall.onset_ms - _EARLIER_MS, end_ms=fall.onset_ms))
         return known if known is not None and len(known.values) >= _LEAST_BEFORE else None
 
+    since = read(Interval(start_ms=start_ms, end_ms=at_ms))
+    step_ms = _step_ms(since)
+    since = since if since is None else _live(since, earlier)
+    stale_ms = max(_FRESH_MS, _FRESH_STEPS * step_ms)
+    if (
+        since is None
+        or len(since.values) < _LEAST_SINCE
+        or at_ms - since.times_ms[-1] > stale_ms
+    ):
+        return Later(reason="too few of its samples are fresh", again_ms=_again(fall))
     before = _usual(earlier(), step_ms) if fall.before is None else fall.before
     if before is None:
         return _UNKNOWN
@@ -148,13 +166,16 @@ def ask(fall: Fall, bound: Page, read: Read) -> Passed | Later:
     newest = _smooth_over(stretch.values, 3)
     still = newest < _STILL * before
     if still[-1]:
-        return _standing(stretch, still, fall, bound)
+        return _standing(stretch, before, fall, bound)
     if newest[-1] > _edge(before, bound):
         return Later(reason="its newest samples are back", again_ms=_again(fall))
     # A restart starts the time anew, and so does a recovery.
-    away = _restarts(stretch, still) | (stretch.smooth > _edge(before, bound))
-    rows = np.flatnonzero(away)
+    restarted = _restarts(stretch, still) | _lost(stretch, newest, _WIDTH * before)
+    rows = np.flatnonzero(restarted | _back(stretch, newest, _edge(before, bound)))
     if len(rows):
+        if restarted[rows[-1]]:
+            # Its warm-up is low too, and ends by itself.
+            bound = msgspec.structs.replace(bound, after=Duration(bound.after + _WARM_MS))
         stretch = stretch.after(int(rows[-1]))
     if len(stretch.values) < _LEAST_SINCE // 2:
         return Later(reason="it is back, or was restarted", again_ms=_again(fall))
@@ -173,7 +194,7 @@ def _judge(
     if was_low_ms < bound.after:
         return Later(
             reason=f"low without a break for {_span(was_low_ms)} of {bound.after}",
-            again_ms=fall.at_ms + int(bound.after) - was_low_ms,
+            again_ms=_next(fall, stretch, int(bound.after) - was_low_ms),
         )
     level, width, there = _level(stretch, before)
     depth = 1 - level / before
@@ -190,19 +211,41 @@ def _judge(
     past = earlier()
     if past is None:
         return _UNKNOWN
-    if _is_frozen(stretch.values, past.values):
-        return Later(reason="its samples repeat each other", again_ms=_again(fall))
     low_ms, why = _needed(past, before, bound)
     level_ms, like = _needed_on_level(past, before, level, width, bound)
     was_level_ms = _lasted_ms(stretch, there)
+    was_low_ms -= _explained_ms(stretch, there, past, before, bound)
     said = (
         f"low for {_span(was_low_ms)} of {_span(low_ms)} ({why}), on one level for "
         f"{_span(was_level_ms)} of {_span(level_ms)} ({like})"
     )
     short_ms = max(low_ms - was_low_ms, level_ms - was_level_ms)
     if short_ms > 0:
-        return Later(reason=said, again_ms=fall.at_ms + short_ms)
+        return Later(reason=said, again_ms=_next(fall, stretch, short_ms))
     return Passed(reason=f"{depth:.0%} below the level before, {said}")
+
+
+def _back(stretch: _Stretch, newest: FloatArray, edge: float) -> BoolArray:
+    """Return where the job is back: soon, where the fall stands clear of its noise.
+
+    Between an evaluation and the checkpoint after it there may be half a minute.
+    """
+    noise = 1.48 * float(np.median(abs(stretch.values - stretch.smooth)))
+    clear = edge - float(np.percentile(stretch.smooth, _UPPER)) > _CLEAR_DEVIATIONS * noise
+    return np.asarray((newest if clear else stretch.smooth) > edge)
+
+
+def _lost(stretch: _Stretch, newest: FloatArray, width: float) -> BoolArray:
+    """Return the samples before a silence after which the level is another one.
+
+    The job may have been restarted meanwhile, and what comes after is its warm-up.
+    """
+    silent = np.diff(stretch.times_ms, append=stretch.times_ms[-1]) >= _RESTART_MS
+    at = np.flatnonzero(silent)
+    moved = abs(stretch.smooth[np.minimum(at + _LEAST_SMOOTH, len(newest) - 1)] - newest[at])
+    lost = np.zeros_like(silent)
+    lost[at] = moved > width
+    return lost
 
 
 def _restarts(stretch: _Stretch, still: BoolArray) -> BoolArray:
@@ -221,9 +264,9 @@ def _runs(mask: BoolArray) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def _standing(stretch: _Stretch, still: BoolArray, fall: Fall, bound: Page) -> Passed | Later:
+def _standing(stretch: _Stretch, before: float, fall: Fall, bound: Page) -> Passed | Later:
     """Judge a job at a standstill by how long it has stood still without a break."""
-    running = np.flatnonzero(~still)
+    running = np.flatnonzero(stretch.smooth >= _STILL * before)
     since_ms = int(stretch.times_ms[running[-1]]) if len(running) else stretch.since_ms
     lasted_ms = fall.at_ms - since_ms
     if lasted_ms < bound.still_after:
@@ -293,9 +336,29 @@ def _level(stretch: _Stretch, before: float) -> tuple[float, float, BoolArray]:
 
 def _climbs(values: FloatArray, before: float) -> bool:
     """Whether what is left of a warm-up is still closing the gap to the level before."""
+    if len(values) < _LEAST_SINCE:
+        return False  # too few to tell, and too short to pass
     early, late = np.array_split(values, 2)
     gap = before - float(np.median(values))
     return bool(np.median(late) - np.median(early) > _CLIMB * gap)
+
+
+def _explained_ms(
+    stretch: _Stretch, there: BoolArray, earlier: Series, before: float, bound: Page
+) -> int:
+    """Return how much of the time off the fallen level is on levels that phases go to, ms.
+
+    Two phases one after the other look like one fall. A phase that goes on during a lasting
+    fall stands deeper than it does in a healthy job, and explains nothing.
+    """
+    explained = 0
+    for first, last in _runs(~there):
+        part = stretch.between(first, last)
+        lasted_ms = _lasted_ms(part, np.ones(len(part.values), np.bool_))
+        level = float(np.median(part.values))
+        alike_ms = _alike_ms(earlier, before, level, _PHASE * before, bound)
+        explained += min(lasted_ms, int(bound.margin * alike_ms.max(initial=0)))
+    return explained
 
 
 def _alike_ms(
@@ -303,29 +366,28 @@ def _alike_ms(
 ) -> IntArray:
     """Return for how long each earlier fall that ended stood on this level, ms."""
     smooth = _smooth(earlier.values, _step_ms(earlier))
+    times_ms, values = earlier.times_ms, earlier.values
+    whole = _Stretch(since_ms=int(times_ms[0]), times_ms=times_ms, values=values, smooth=smooth)
     low = smooth < _edge(before, bound)
-    lasted = []
+    found = []
     for first, last in _runs(low):
         if first == 0 or last == len(low) - 1:
             continue  # it did not begin in what is known, or is the fall itself
-        part = slice(first, last + 1)
-        one = _Stretch(
-            since_ms=int(earlier.times_ms[first - 1]),
-            times_ms=earlier.times_ms[part],
-            values=earlier.values[part],
-            smooth=smooth[part],
-        )
-        lasted.append(_lasted_ms(one, abs(one.smooth - level) <= width))
-    return np.array(lasted, np.int64)
+        one = whole.between(first, last)
+        found.append(_lasted_ms(one, abs(one.smooth - level) <= width))
+    return np.array(found, np.int64)
 
 
 def _lasted_ms(stretch: _Stretch, there: BoolArray) -> int:
     """Return for how long samples stood there; of a silence little counts.
 
-    A sample counts with the time since the one before, where that stood there too.
+    A sample counts with the time since the one before, where that stood there too; the first
+    with no more than usual, since what went on in a silence before it is not known.
     """
     lasted = np.diff(stretch.times_ms, prepend=stretch.since_ms)
-    counts = np.minimum(lasted, max(_FRESH_MS, 2 * float(np.median(lasted))))
+    usual = float(np.median(lasted))
+    counts = np.minimum(lasted, max(_FRESH_MS, 2 * usual))
+    counts[:1] = np.minimum(counts[:1], 2 * usual)
     return int(counts[there & np.append(True, there[:-1])].sum())
 
 
@@ -337,10 +399,23 @@ def _usual(earlier: Series | None, step_ms: float) -> float | None:
     return float(np.percentile(_smooth(earlier.values[last], step_ms), _UPPER))
 
 
-def _is_frozen(values: FloatArray, before: FloatArray) -> bool:
-    """Whether samples repeat each other bit for bit more than the job's used to."""
-    same, used = np.mean(np.diff(values) == 0), np.mean(np.diff(before) == 0)
-    return bool(same > _FROZEN and same > 2 * used)
+def _live(series: Series, earlier: Callable[[], Series | None]) -> Series:
+    """Return the samples without those of a frozen exporter, which show nothing.
+
+    Unless the job's values repeat themselves anyway, as coarsely rounded ones do.
+    """
+    values = series.values
+    # Zero is what a standstill reads.
+    repeats = (np.diff(values, prepend=np.nan) == 0) & (values > 0)
+    frozen = np.zeros_like(repeats)
+    for first, last in _runs(repeats):
+        frozen[first : last + 1] = last - first + 1 >= _FROZEN_RUN
+    if not frozen.any():
+        return series
+    past = earlier()
+    if past is not None and np.mean(np.diff(past.values) == 0) > _COARSE:
+        return series
+    return Series(times_ms=series.times_ms[~frozen], values=values[~frozen])
 
 
 def _edge(before: float, bound: Page) -> float:
@@ -369,7 +444,13 @@ def _step_ms(series: Series | None) -> float:
     return float(np.median(np.diff(series.times_ms)))
 
 
+def _next(fall: Fall, stretch: _Stretch, short_ms: int) -> int:
+    """Return when what is missing will have passed, and a sample more will be there."""
+    return fall.at_ms + max(short_ms, int(np.median(np.diff(stretch.times_ms))))
+
+
 def _again(fall: Fall) -> int:
+    """Return when something else than time may have changed."""
     return fall.at_ms + max(_AGAIN_MS, int(_AGAIN_SHARE * (fall.at_ms - fall.onset_ms)))
 
 
