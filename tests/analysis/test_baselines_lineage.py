@@ -5,22 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.analysis.baselines import (
-    Heir,
-    Level,
-    State,
-    Taught,
-    advance,
-    inherit,
-    pack,
-    taught,
-)
+from detector.analysis.baselines import Heir, Level, Model, State, Taught, inherit, pack, taught
 from detector.analysis.baselines.level import LevelState, blank
+from detector.analysis.candidate import fold
+from detector.analysis.change import Candidate, Confirmed, Rejected
 from detector.series import FloatArray, Panel
 
 T = 1_790_000_000_000
 STEP = 10_000
-BASELINE = Level()
+OFU = Model(name="ofu", metric="ofu", family="performance", baseline=Level())
 
 
 def panel(values: FloatArray, *, first: int = 0) -> Panel:
@@ -29,10 +22,14 @@ def panel(values: FloatArray, *, first: int = 0) -> Panel:
 
 
 def folded(state: State, values: FloatArray, *, first: int = 0) -> State:
-    """Return the state after the values; a candidate ends the fold of the test."""
-    step = advance(BASELINE, state, panel(values, first=first))
-    assert step.rest is None
-    return step.state
+    """Return the state after the values; whatever stands out in them is refused."""
+    return fold(OFU, state, panel(values, first=first), refuse).state
+
+
+def refuse(column: int, candidate: Candidate) -> Confirmed | Rejected:
+    """Refuse whatever is raised."""
+    del column, candidate
+    return Rejected(reason="for the test")
 
 
 def noisy(count: int, *, level: float = 0.4, seed: int = 1) -> FloatArray:
@@ -89,13 +86,9 @@ def test_a_run_that_was_taught_is_a_fold_as_any_other(
     values = noisy(180, level=level, seed=2)
     values[:ramp] *= np.linspace(0.2, 1, ramp)
     start = inherit([Heir(before=before, level=taken, began_ms=T)])
-    whole = advance(BASELINE, start, panel(values))
-    first = advance(BASELINE, start, panel(values[:cut]))
-    if first.candidates or whole.candidates:
-        assert whole.candidates[:1] == first.candidates or not first.candidates
-        return
-    second = advance(BASELINE, first.state, panel(values[cut:], first=cut))
-    assert pack(second.state) == pack(whole.state)
+    whole = folded(start, values)
+    first = folded(start, values[:cut])
+    assert pack(folded(first, values[cut:], first=cut)) == pack(whole)
 
 
 def state_after(before: Taught, values: FloatArray) -> LevelState:
