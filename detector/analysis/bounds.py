@@ -81,14 +81,14 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     margin, longest
         On a level that earlier falls went to and came back from, the job must have stood
         ``margin`` times as long as the longest of them, but no longer than ``longest``: what
-        takes longer is no phase. Origin: evaluations vary by a tenth, both ways.
+        takes longer is no phase. Origin: evaluations vary by a tenth.
     """
 
     least_fall: float = 0.2
     after: Duration = Duration(690_000)
     still_after: Duration = Duration(2_700_000)
     known: Duration = Duration(5_400_000)
-    margin: float = 1.25
+    margin: float = 1.1
     longest: Duration = Duration(1_800_000)
     calibration: Calibration | None = None
 

@@ -51,10 +51,8 @@ _SMOOTH_MS, _LEAST_SMOOTH = 120_000, 5
 _WIDTH, _WIDTH_DEVIATIONS = 0.05, 1.5
 # Earlier falls are like this one within so much: rather too many are than too few.
 _ALIKE = 0.08
-# What a phase explains of a fall it explains on its very level.
-_PHASE = 0.03
-# Of falls to one level, those shorter than this share of the longest are of another kind.
-_OTHER_KIND = 0.6
+# What a phase explains of a fall it explains on its very level. Chosen on made-up quiet jobs.
+_PHASE = 0.015
 # A recovery shows in three samples where the fall is so many standard deviations deep.
 _CLEAR_DEVIATIONS = 4.0
 # Of a fall's time, phases of it included, most samples stand on its upper level.
@@ -296,9 +294,7 @@ def _needed_on_level(
     width = max(width, _ALIKE * before)
     alike_ms = _alike_ms(earlier, before, level, width, bound)
     longest_ms = alike_ms.max(initial=0)
-    # Two kinds of one level, as an evaluation and a checkpoint after it, look like one.
-    shorter_ms = alike_ms[alike_ms < _OTHER_KIND * longest_ms].max(initial=0)
-    need_ms = int(min(bound.margin * longest_ms + shorter_ms, bound.longest))
+    need_ms = int(min(bound.margin * longest_ms, bound.longest))
     if need_ms <= least_ms:
         return least_ms, "nothing like it went before"
     return need_ms, f"one like it lasted {_span(longest_ms)}"
