@@ -96,7 +96,10 @@ def _mean_shift(
     sides = _sides(candidate, series, settings)
     if isinstance(sides, Rejected):
         return sides
-    old, new = sides
+    old, lasting = sides
+    # Half of it: what moves a level by less can neither make nor hide a change.
+    effect = settings.min_effect / 2
+    new = lasting[latest_level(values[lasting], least=settings.min_after, effect=effect) :]
     own = times_ms[old] >= window.own_ms
     inherited = window.own_ms > 0 and int(own.sum()) < settings.min_before
     if inherited:
@@ -121,6 +124,10 @@ def _mean_shift(
     before, after, p = _step(values[old], values[new], width=settings.min_after)
     change = after.value / before.value - 1 if before.value > 0 else 0.0
     refused = _too_little(change, p, settings)
+    if refused is None and candidate.cause == "drift":
+        # It was said to last: the dip in which it ends must not be all there is to it.
+        _, since_then, p = _step(values[old], values[lasting], width=settings.min_after)
+        refused = _too_little(since_then.value / before.value - 1, p, settings)
     if refused is not None:
         return refused
     return Confirmed(
@@ -172,7 +179,7 @@ def _too_little(change: float, p: float, settings: Verification) -> Rejected | N
 def _sides(
     candidate: Candidate, series: Series, settings: Verification
 ) -> tuple[IntArray, IntArray] | Rejected:
-    """Return which samples make the level before the onset, and which the present one."""
+    """Return which samples make the level before the onset, and which what came since."""
     first = int(np.searchsorted(series.times_ms, candidate.onset_ms, side="right"))
     before, after = series.values[:first], series.values[first:]
     if len(before) < settings.min_before or len(after) < settings.min_after:
@@ -194,7 +201,6 @@ def _sides(
     new = np.flatnonzero(_undipped(after, _smooth(after), candidate))
     if len(new) < settings.min_after:
         return Rejected(reason=f"too few samples: {len(new)} at the level since the onset")
-    new = new[latest_level(after[new], least=settings.min_after, effect=effect) :]
     return old, first + new
 
 

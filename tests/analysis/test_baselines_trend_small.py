@@ -88,3 +88,13 @@ def test_a_small_fall_that_comes_with_a_restart_is_found_once_the_warm_up_stops_
     ).standard_normal(240)
     (change,) = alarms(detect(times(len(values)), values))
     assert seconds(change.detected_ms) - (3 * HOURS + 60) * 10 <= 1500
+
+
+@pytest.mark.parametrize("every_s", [2.0, 5.0, 10.0])
+def test_a_checkpoint_of_three_minutes_beside_the_training_is_no_drift_at_any_cadence(
+    every_s: float,
+) -> None:
+    minute = round(60 / every_s)
+    values = levels((0.5, 180 * minute), (0.46, 3 * minute), (0.5, 20 * minute), noise=0.005)
+    stamps = times(len(values), every_s=every_s)
+    assert not detect(stamps, values).outcomes

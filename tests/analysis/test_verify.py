@@ -49,6 +49,15 @@ def test_a_fall_of_which_no_sample_stands_at_one_level_is_refused() -> None:
     assert refused(values, raised) == "too few samples: 0 at the level since the onset"
 
 
+def test_a_drift_is_not_confirmed_by_the_dip_in_which_it_ends() -> None:
+    values = levels((0.5, 360), (0.492, 100), (0.45, 8), noise=0.002)
+    raised = candidate(onset=360, at=468, after=0.485, cause="drift")
+    whole = candidate(onset=360, at=468, after=0.485)
+    # The latest level alone, as an excursion is judged, would do.
+    assert isinstance(judged(values, whole), Confirmed)
+    assert "smaller than an alarm is worth: -2" in refused(values, raised)
+
+
 def event(kind: str, start: int, end: int) -> ContextEvent:
     span = Interval(start_ms=START_MS + start * 10_000, end_ms=START_MS + end * 10_000)
     return ContextEvent(kind=kind, span=span)

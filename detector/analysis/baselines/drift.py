@@ -7,7 +7,7 @@ from detector.analysis.baselines.level import DRIFT, BoolArray, Level, LevelStat
 from detector.analysis.baselines.rows import Found
 from detector.analysis.change import Candidate
 from detector.analysis.cusum import fall_evidence
-from detector.series import FloatArray, IntArray
+from detector.series import Duration, FloatArray, IntArray
 
 # The falls that the sums look for, in least effects: 3, 6 and 12 %. A sum serves falls of half
 # to twice its own size within an eighth of the optimum, and greater ones wait for habits.
@@ -18,14 +18,16 @@ _LEAST_SHIFT = 0.4
 # Blocks that a fall needs at least: no single one decides. More in jobs old enough to have
 # shown longer phases: of one of 4 min five blocks of a minute are not all low.
 _LEAST_BLOCKS, _MOST_BLOCKS = 3, 5
+# ... and as long as those five, however short the blocks: checkpoints of 3 min know no cadence.
+_HOLD = Duration(300_000)
 # A sum is bounded, so that it also forgets soon when the fall is over.
 _BOUND = 1.5
 # The level follows until the evidence is this share of what an alarm takes.
 _CALM = 1 / 3
 # A fall that ended by itself was a phase if there was this share of an alarm's evidence for it.
 _PHASE = 0.5
-# A drift is on its way back when the latest block lies above its mean by this share of it.
-_RISING = 0.3
+# A drift is on its way back when its latest blocks lie above its mean by this share of it.
+_RISING, _RECENT = 0.3, 2
 
 
 def calm(baseline: Level, state: LevelState) -> BoolArray:
@@ -63,12 +65,19 @@ def weigh(
     state.fall_count[at] = np.where(fresh, 0, state.fall_count[at]) + on
 
 
+def _block_ms(baseline: Level, state: LevelState, at: IntArray) -> FloatArray:
+    """Return how long a block is that nothing interrupts."""
+    return np.maximum(baseline.block_samples * state.step_ms[at], float(baseline.block_span))
+
+
 def _needed(baseline: Level, state: LevelState, at: IntArray) -> FloatArray:
     """Return how many blocks a fall needs to be news."""
-    block_ms = np.maximum(state.seen_ms[at] - state.block_ms[at], 1)
     age_ms = state.block_ms[at] - state.first_ms[at] + state.credit_ms[at]
+    # Late scrapes make a block longer by less than a tenth, and no fall shorter by a block.
+    block_ms = _block_ms(baseline, state, at) / 1.1
     share = baseline.share * age_ms / block_ms
-    return np.asarray(np.floor(np.clip(share, _LEAST_BLOCKS, _MOST_BLOCKS)))
+    most = np.maximum(float(_HOLD) / block_ms, _MOST_BLOCKS)
+    return np.asarray(np.floor(np.clip(share, _LEAST_BLOCKS, most)))
 
 
 def _learn(baseline: Level, state: LevelState, at: IntArray, ended: BoolArray) -> None:
@@ -83,14 +92,14 @@ def _learn(baseline: Level, state: LevelState, at: IntArray, ended: BoolArray) -
 
 
 def raise_lasting(
-    baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, *, mean: FloatArray,
-    scale: FloatArray, found: Found,
+    baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, *, scale: FloatArray,
+    found: Found,
 ) -> None:  # fmt: skip
     """Raise a candidate where the evidence suffices and no habit explains the fall."""
     ripe = (state.evidence[at].max(axis=1) >= baseline.evidence) & (state.raised[at] == 0)
     if not ripe.any():
         return
-    at, mean, scale = at[ripe], mean[ripe], scale[ripe]
+    at, scale = at[ripe], scale[ripe]
     # Of equal ones the sum for the greatest fall: it left zero last.
     which = _SOUGHT.size - 1 - state.evidence[at, ::-1].argmax(axis=1)
     level, since_ms = state.level[at], state.evidence_ms[at, which]
@@ -100,10 +109,13 @@ def raise_lasting(
     wait = np.maximum(wait, habit_ms(baseline, state, at, relative=after / level))
     young = since_ms - state.first_ms[at] < baseline.young
     effect = np.where(young, baseline.young_effect, baseline.min_effect)
-    believed = (count >= _needed(baseline, state, at)) & (times_ms[at] - since_ms >= wait)
+    believed = count >= _needed(baseline, state, at)
+    # Other phases in the middle of it are none of its time.
+    believed &= count * _block_ms(baseline, state, at) >= wait
     believed &= after <= level * (1 - effect)
     # On its way back up: a warm-up's tail, or the end of a phase.
-    believed &= mean <= after + np.maximum(scale, _RISING * (level - after))
+    recent = state.means[at, -_RECENT:].mean(axis=1)
+    believed &= recent <= after + np.maximum(scale / _RECENT, _RISING * (level - after))
     believed &= (times_ms[at] >= state.quiet_ms[at]) | (after < state.quiet_level[at])
     chosen = zip(at[believed], after[believed], since_ms[believed], strict=True)
     for k, now, onset_ms in chosen:

@@ -187,7 +187,7 @@ def _judge(
     state.rise_count[at] = np.where(rising, state.rise_count[at] + 1, 0)
     calm = ~rising & drift.calm(baseline, state)[at]
     _follow(baseline, state, at[calm], times_ms, mean=mean[calm], scale=scale[calm])
-    drift.raise_lasting(baseline, state, at, times_ms, mean=mean, scale=scale, found=found)
+    drift.raise_lasting(baseline, state, at, times_ms, scale=scale, found=found)
     _take_rise(baseline, state, at[rising], times_ms, found)
 
 
@@ -202,7 +202,8 @@ def _warming(
     older, newer = (state.means[at, -6:-3].mean(axis=1), state.means[at, -3:].mean(axis=1))
     seen = state.means_ms[at, -6] >= begun_ms
     stalled = seen & (newer - older < _CLOSING * (state.level[at] - older))
-    back = state.means[at, -1] >= state.level[at] - scale
+    # One block may hold a glitch.
+    back = state.means[at, -2:].min(axis=1) >= state.level[at] - scale
     ended = warm & (stalled | back)
     for end_ms in (state.warm_ms, state.quiet_ms):
         end_ms[at] = np.where(ended, 0, end_ms[at])
