@@ -115,7 +115,7 @@ def test_a_fall_of_a_quarter_and_more_calls_people_once_within_a_quarter_of_an_h
     name: str,
 ) -> None:
     (after,) = called_after(together()[name])
-    assert 11.5 <= after <= 15
+    assert 12 <= after <= 15
 
 
 @pytest.mark.parametrize("name", list(SLEEPS))
@@ -135,7 +135,7 @@ def test_nobody_is_woken_by(name: str) -> None:
 )
 def test_the_time_starts_anew_after(name: str, from_min: float) -> None:
     (after,) = called_after(together()[name])
-    assert from_min + 11.5 <= after <= from_min + 15
+    assert from_min + 12 <= after <= from_min + 15
 
 
 def test_whoever_is_called_reads_why_and_a_critical_incident_was_none_before() -> None:

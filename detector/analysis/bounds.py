@@ -85,7 +85,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     least_fall: float = 0.2
-    after: Duration = Duration(690_000)
+    after: Duration = Duration(720_000)
     still_after: Duration = Duration(2_700_000)
     known: Duration = Duration(5_400_000)
     margin: float = 1.1

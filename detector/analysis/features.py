@@ -241,8 +241,12 @@ def _frozen(view: View) -> float | None:
     """Whether OFU has repeated itself bit for bit far longer than it did before the onset.
 
     Ten times at least and three times its longest earlier run: a mean of measured ratios does
-    not repeat itself, and a writer that rounds to two digits does so all the time.
+    not repeat itself, and a writer that rounds to two digits does so all the time. A change
+    that was found as such is one whatever the window holds: the same exporter may have frozen
+    shortly before.
     """
+    if view.change.cause == "frozen":
+        return 1.0
     run, before = _identical_run(view), _identical_before(view)
     return None if run is None or before is None else float(run >= max(10, 3 * before))
 

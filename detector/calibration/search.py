@@ -41,7 +41,7 @@ _SIDE_BY_SIDE = 240
 # each worth about a factor of two in false alarms of small falls.
 CAUTIONS = (0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0)
 AFTERS = tuple(Duration(ms) for ms in (
-    480_000, 570_000, 630_000, 690_000, 750_000, 840_000, 960_000, 1_200_000, 1_800_000,
+    480_000, 570_000, 630_000, 720_000, 780_000, 840_000, 960_000, 1_200_000, 1_800_000,
 ))  # fmt: skip
 
 

@@ -3,7 +3,13 @@
 import numpy as np
 
 from detector.analysis.baselines.excursion import habit_ms, learn, unknown_ms
-from detector.analysis.baselines.level import DRIFT, BoolArray, Level, LevelState
+from detector.analysis.baselines.level import (
+    DRIFT,
+    BoolArray,
+    Level,
+    LevelState,
+    block_size,
+)
 from detector.analysis.baselines.rows import Found
 from detector.analysis.change import Candidate
 from detector.analysis.cusum import fall_evidence
@@ -67,7 +73,8 @@ def weigh(
 
 def _block_ms(baseline: Level, state: LevelState, at: IntArray) -> FloatArray:
     """Return how long a block is that nothing interrupts."""
-    return np.maximum(baseline.block_samples * state.step_ms[at], float(baseline.block_span))
+    size = block_size(baseline, state, at)
+    return np.maximum(size * state.step_ms[at], float(baseline.block_span))
 
 
 def _needed(baseline: Level, state: LevelState, at: IntArray) -> FloatArray:

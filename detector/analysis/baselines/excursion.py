@@ -279,7 +279,7 @@ def unknown_ms(
     age_ms = (onset_ms - state.first_ms[at] + state.credit_ms[at]).astype(np.float64)
     floor = np.where(relative < 0.5, float(baseline.half_floor), float(baseline.floor))
     seen = np.maximum(age_ms / float(baseline.met), 1.0)
-    cap = np.maximum(float(baseline.young_cap) / seen**2, float(baseline.cap))
+    cap = np.maximum(float(baseline.young_cap) / seen**3, float(baseline.cap))
     wait = np.minimum(np.maximum(baseline.share * age_ms, floor), np.maximum(floor, cap))
     still = relative < baseline.still
     if not anywhere(still):

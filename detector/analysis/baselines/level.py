@@ -32,6 +32,8 @@ MEANS = 8
 HABITS = 8
 # Sizes of falls that are looked for side by side.
 SHIFTS = 3
+# Samples of the shortest block.
+LEAST_BLOCK = 2
 
 # Noise below this share of the level is not believed: quantised or very quiet series would
 # otherwise alarm on what nobody would call a change.
@@ -69,9 +71,9 @@ class Level(
     share, floor, young_cap, met, cap
         An excursion of an unknown kind must outlast ``share`` of the job's age before it,
         at least ``floor``, at most ``young_cap``; from the age ``met`` on at most ``young_cap
-        (met / age)^2``, but at least ``cap``. Origin: evaluations recur about hourly and take
-        2 to 10 min, so at one and a half hours an older habit has been met; nearly all
-        checkpoints take less than 3 min.
+        (met / age)^3``, but at least ``cap``. Origin: evaluations recur about hourly and take
+        2 to 10 min, so at two hours a job has had two; nearly all checkpoints take less than
+        3 min.
     half_floor
         The floor below half of the level, where unannounced checkpoints lie.
     early
@@ -94,8 +96,9 @@ class Level(
         A dip is of a known kind when its level is within ``habit_width`` of it (share of the
         baseline), and must outlast the longest of its kind ``habit_factor`` times, but not
         longer than the greater of ``habit_cap`` and ``habit_margin`` times that, and at most
-        ``patience``. Origin: one checkpoint in 50 takes twice as long, give or take a tenth;
-        evaluations, whose double would cost a quarter of an hour, vary by a tenth.
+        ``patience``. Origin: one checkpoint in 50 takes twice as long as usual, and usual ones
+        vary by a tenth or two; evaluations vary by up to 15 %, of which half as much again
+        covers three deviations.
     min_effect, young_effect, young
         Least relative size of a drift worth an alarm, and the same in jobs below the age
         ``young``. The sums look for 1.5, 3 and 6 times as much. Chosen: 3 % must be found in
@@ -104,9 +107,9 @@ class Level(
     evidence
         Evidence of a drift in nats. ln of the mean number of healthy blocks between two false
         alarms (Lorden 1971), where the level is known; set on quiet jobs with all that
-        disturbs them: 11.5 gave 0.05 false alarms a day, 10 gave 0.09.
-    block_samples, block_span
-        Least size of a block.
+        disturbs them: 11.5 gave 0.04 false alarms a day, 10 gave 0.09.
+    block_samples, block_span, block_cap
+        Least size of a block; samples that are far apart fill the cap.
     memory
         How fast the level follows healthy blocks at most (time constant).
     rise_share, rise_floor, rise_cap
@@ -129,7 +132,7 @@ class Level(
     floor: Duration = Duration(60_000)
     cap: Duration = Duration(180_000)
     young_cap: Duration = Duration(570_000)
-    met: Duration = Duration(5_400_000)
+    met: Duration = Duration(7_200_000)
     climb: Duration = Duration(360_000)
     half_floor: Duration = Duration(150_000)
     early: Duration = Duration(75_000)
@@ -138,9 +141,9 @@ class Level(
     still_cap: Duration = Duration(1_440_000)
     tail: Duration = Duration(900_000)
     habit_width: float = 0.06
-    habit_factor: float = 2.15
+    habit_factor: float = 2.4
     habit_cap: Duration = Duration(540_000)
-    habit_margin: float = 1.3
+    habit_margin: float = 1.5
     patience: Duration = Duration(1_500_000)
     min_effect: float = 0.02
     young_effect: float = 0.05
@@ -148,6 +151,7 @@ class Level(
     evidence: float = 11.5
     block_samples: int = 6
     block_span: Duration = Duration(20_000)
+    block_cap: Duration = Duration(60_000)
     memory: Duration = Duration(3_600_000)
     rise_share: float = 0.25
     rise_floor: Duration = Duration(60_000)
@@ -327,3 +331,9 @@ def recent(state: LevelState, columns: IntArray, most: int) -> FloatArray:
     """
     place = (state.count[columns, None] - most + np.arange(most)) % RING
     return np.asarray(state.ring[columns[:, None], place])
+
+
+def block_size(baseline: Level, state: LevelState, at: IntArray | slice) -> FloatArray:
+    """Return how many samples fill a block."""
+    samples = np.rint(baseline.block_cap / np.maximum(state.step_ms[at], 1.0))
+    return np.asarray(np.clip(samples, LEAST_BLOCK, baseline.block_samples))

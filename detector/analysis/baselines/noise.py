@@ -8,7 +8,7 @@ of them moves the estimate far, and the first minutes of a fall do not pass for 
 
 import numpy as np
 
-from detector.analysis.baselines.level import Level, LevelState
+from detector.analysis.baselines.level import Level, LevelState, block_size
 from detector.series import FloatArray, IntArray
 
 # Median absolute deviation of a standard normal.
@@ -23,7 +23,7 @@ _STEP, _LEAST_STEP = 1.2, 1 / 60
 def guess(baseline: Level, state: LevelState, at: IntArray) -> None:
     """Start from the samples' noise, before there are blocks to learn from."""
     # Twice: neighbouring samples are alike, so their means vary more than independent ones'.
-    state.block_dev[at] = state.scale[at] * np.sqrt(2 / baseline.block_samples)
+    state.block_dev[at] = state.scale[at] * np.sqrt(2 / block_size(baseline, state, at))
     state.wide_dev[at] = state.block_dev[at] / np.sqrt(_WIDE)
     state.wide_sum[at] = state.wide_count[at] = 0
     state.wide_mean[at] = np.nan

@@ -13,7 +13,7 @@ from math import isfinite
 import numpy as np
 
 from detector.analysis.baselines import excursion, standing, trend
-from detector.analysis.baselines.level import LEAST_SCALE, RING, Level, LevelState
+from detector.analysis.baselines.level import LEAST_BLOCK, LEAST_SCALE, RING, Level, LevelState
 from detector.analysis.baselines.rows import Ahead, Found
 
 _ALONE = np.array([0])
@@ -50,6 +50,7 @@ def _fill_block(baseline: Level, state: LevelState, ahead: Ahead) -> bool:
     total, ring, number = state.block_sum.item(), state.ring[0], state.count.item()
     deep, least = baseline.deep * level, LEAST_SCALE * level
     sigmas, samples, span_ms = baseline.deep_sigmas, baseline.block_samples, baseline.block_span
+    cap_ms = baseline.block_cap
     end, full = len(values), False
     while at < end and not full:
         value, time_ms = values[at], times_ms[at]
@@ -78,7 +79,8 @@ def _fill_block(baseline: Level, state: LevelState, ahead: Ahead) -> bool:
                 block_ms, total = seen_ms, 0.0
             total += min(max(value, level - max(deep, sigmas * scale)), 2 * level)
             block += 1
-            full = block >= samples and time_ms - block_ms >= span_ms
+            size = min(max(round(cap_ms / max(step_ms, 1.0)), LEAST_BLOCK), samples)
+            full = block >= size and time_ms - block_ms >= span_ms
         if not full:
             seen_ms = time_ms
         at += 1

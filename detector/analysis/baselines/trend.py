@@ -11,6 +11,7 @@ from detector.analysis.baselines.level import (
     BoolArray,
     Level,
     LevelState,
+    block_size,
     recent,
 )
 from detector.analysis.baselines.rows import Found, anywhere, places
@@ -112,7 +113,7 @@ def fill_blocks(
     state.block_ms = np.where(opening, state.seen_ms, state.block_ms)
     state.block_sum = np.where(opening, 0.0, state.block_sum) + np.where(healthy, value, 0.0)
     state.block_count = state.block_count + healthy
-    full = healthy & (state.block_count >= baseline.block_samples)
+    full = healthy & (state.block_count >= block_size(baseline, state, slice(None)))
     full &= times_ms - state.block_ms >= baseline.block_span
     if anywhere(full):
         close_block(baseline, state, places(full), times_ms, found)
@@ -153,7 +154,7 @@ def _settle(
     inside = within & (np.arange(MEANS) >= needed[:, None])
     lowest = np.where(inside, means, np.inf).min(axis=1)
     highest = np.where(inside, means, -np.inf).max(axis=1)
-    noise = 4 * state.scale[at] / np.sqrt(baseline.block_samples)
+    noise = 4 * state.scale[at] / np.sqrt(block_size(baseline, state, at))
     steady = highest - lowest <= np.maximum(_AGREEMENT * state.level[at], noise)
     done = (enough & steady) | (age_ms >= baseline.settle_cap)
     if not done.any():
@@ -233,10 +234,8 @@ def _take_rise(
     held = (state.rise_count[at] >= _LEAST_BLOCKS) & (times_ms[at] - state.rise_ms[at] >= hold)
     for k in at[held]:
         before = float(state.level[k])
-        most = min(
-            RING,
-            max(2 * baseline.block_samples, int(state.rise_count[k]) * baseline.block_samples),
-        )
+        size = int(block_size(baseline, state, np.array([k]))[0])
+        most = min(RING, max(2 * baseline.block_samples, int(state.rise_count[k]) * size))
         level, _ = usual(recent(state, np.array([k]), most))
         # What makes the work quicker makes its noise greater in the same measure.
         noise.rescale(state, int(k), float(level[0]) / before)
