@@ -98,3 +98,17 @@ def test_a_checkpoint_of_three_minutes_beside_the_training_is_no_drift_at_any_ca
     values = levels((0.5, 180 * minute), (0.46, 3 * minute), (0.5, 20 * minute), noise=0.005)
     stamps = times(len(values), every_s=every_s)
     assert not detect(stamps, values).outcomes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_small_fall_of_a_noisy_job_that_crept_nearly_all_the_way_back_is_over(
+    seed: int,
+) -> None:
+    course = np.concatenate([
+        np.full(3 * HOURS, 0.5), np.full(180, 0.475), np.linspace(0.475, 0.496, HOURS),
+        np.full(HOURS, 0.496),
+    ])  # fmt: skip
+    values = course + noisy(len(course), sigma=0.02, phi=0.0, seed=seed)
+    folded = detect(times(len(values)), values)
+    assert len(alarms(folded)) == 1
+    assert len(folded.recoveries) == 1

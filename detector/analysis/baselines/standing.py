@@ -24,6 +24,8 @@ from detector.series import FloatArray, IntArray
 
 # Samples that must be back before a change is over: few where it stands out of the noise.
 _BACK_CLEAR, _BACK_NOISY = 3, 8
+# Blocks after which a level is known to a quarter of a block's noise.
+_BACK_BLOCKS = 15
 # From so many standard deviations on, a change stands out of the noise.
 _CLEAR = 6.0
 # Samples that must differ before a frozen series moves again.
@@ -121,7 +123,9 @@ def end_changes(
     at = places(np.isfinite(state.held_level))
     if not len(at):
         return
-    held, gap = state.held_level[at], state.held_level[at] - state.level[at]
+    held = state.held_level[at]
+    # Where the level has climbed since, it has not become harder to be back.
+    gap = held - np.minimum(state.level[at], state.change_level[at])
     noise = np.maximum(state.scale[at], state.held_scale[at])
     short = np.maximum(0.5 * baseline.deep * held, 2 * state.held_scale[at])
     back = values[at] >= held - np.minimum(0.5 * gap, short)
@@ -131,7 +135,11 @@ def end_changes(
     needed = np.where(gap >= _CLEAR * noise, _BACK_CLEAR, _BACK_NOISY)
     over = state.back_count[at] >= needed
     over &= times_ms[at] - state.back_ms[at] >= baseline.return_span
-    for k in at[over]:
+    # A level that crept back shows in no run of samples, but in itself once it is well known.
+    crept = (state.blocks[at] >= _BACK_BLOCKS) & (state.level[at] >= held - 0.5 * gap)
+    alone = at[crept & (state.back_count[at] == 0)]
+    state.back_ms[alone] = state.seen_ms[alone]
+    for k in at[over | (crept & state.settled[at])]:
         _recover(baseline, state, int(k), int(times_ms[k]), found)
 
 
