@@ -131,8 +131,9 @@ def _write(options: argparse.Namespace, results: dict[str, Any], console: Consol
 def _beside(plan: Plan, size: Size, progress: Progress, *, workers: int) -> dict[str, Any]:
     """Measure our detector with more to go by, and what it costs."""
     context = {}
+    few = {**plan.only(RICH).jobs, "quiet": size.quiet}
     for what, (announced, metrics) in WITH.items():
-        rich = replace(plan.only(RICH), announced=announced, metrics=metrics)
+        rich = replace(plan, jobs=few, announced=announced, metrics=metrics)
         context[what] = figures(_ours(rich, what, progress, workers=workers))
     task = progress.add_task("speed", total=1)
     spent = cost.measure(jobs=size.fleet)

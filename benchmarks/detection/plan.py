@@ -63,6 +63,8 @@ def sizes(*, quiet: int, change: int, pages: int | None = None) -> dict[str, int
         usual = quiet if kind.kind == "quiet" else change
         plan[name] = max(1, few.get(name, usual))
     plan["quiet"] = pages or quiet
+    # As rare are the false alarms about single GPUs.
+    plan["quiet64"] = pages // 10 if pages else plan["quiet64"]
     plan["stress_quiet"] = max(1, quiet // 4)
     return plan
 
