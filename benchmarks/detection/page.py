@@ -95,7 +95,8 @@ def goals(results: Results) -> str:
                          "<= 0.005", _yes(share <= 0.005), ""))  # fmt: skip
         else:
             rows.append(_goal_row(name, found, best.get(name)))
-    rows.append(_context_goal(results))
+    if "context" in results:
+        rows.append(_context_goal(results))
     pages = ours["quiet"]["pages"]
     paged = min(ours[name]["paged_in_15_min"] for name in PAGED if name in ours)
     rows.append(
