@@ -348,3 +348,21 @@ def test_a_column_s_state_stays_small() -> None:
     assert isinstance(state, LevelState)
     size = sum(getattr(state, name).nbytes for name in state.__dataclass_fields__)
     assert size / 1000 < 6000
+
+
+def test_a_checkpoint_in_the_middle_of_a_lasting_fall_is_no_further_fall() -> None:
+    """Checkpoints halt the job at the same level as before the fall, that much nearer to it."""
+    values = levels((0.42, 4 * 360), (0.294, 4 * 360), noise=0.005)
+    for start in range(180, len(values) - 30, 180):
+        values[start : start + 20] = 0.15
+    (change,) = alarms(detect(times(len(values)), values))
+    assert change.relative_change == pytest.approx(-0.3, abs=0.02)
+
+
+@pytest.mark.parametrize(("heard", "silent"), [(10, 8), (12, 12), (6, 30)])
+def test_scrapes_that_fail_every_few_minutes_hide_no_fall(heard: int, silent: int) -> None:
+    values = levels((0.42, 4 * 360), (0.294, 4 * 360), noise=0.005)
+    kept = np.arange(len(values)) % (heard + silent) >= silent
+    (change,) = alarms(detect(times(len(values))[kept], values[kept]))
+    assert change.relative_change == pytest.approx(-0.3, abs=0.02)
+    assert 0 < seconds(change.detected_ms) - 4 * 3600 <= 5400

@@ -118,11 +118,9 @@ def _silent(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray
 def _continue(
     baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, values: FloatArray
 ) -> None:
-    silent = _silent(baseline, state, at, times_ms)
+    silent = _silent(baseline, state, at, times_ms) & (state.dip_count[at] > 0)
     if anywhere(silent):
-        # The job may have been restarted meanwhile: what comes after is another excursion.
-        _learn_parts(baseline, state, at[silent], state.seen_ms[at[silent]])
-        _start(baseline, state, at[silent], times_ms, values)
+        _hear_again(baseline, state, at[silent], times_ms, values)
     value = values[at]
     state.dip_count[at] += 1
     _watch_climb(state, at, value)
@@ -131,6 +129,26 @@ def _continue(
     still = value < baseline.still * state.level[at]
     state.dip_still[at] |= still
     state.steady_ms[at] = np.where(still, times_ms[at], state.steady_ms[at])
+
+
+def _hear_again(
+    baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, values: FloatArray
+) -> None:
+    """Go on after a silence: with the same excursion where it lies on the same level.
+
+    Elsewhere the job may have been restarted meanwhile, and what comes is another excursion.
+    The silence itself counts as no time on the level: scrapes that fail every few minutes must
+    not hide a fall, nor make it longer than it was seen to be.
+    """
+    moved = abs(values[at] - state.part_level[at]) > baseline.habit_width * state.level[at]
+    anew, same = at[moved], at[~moved]
+    if len(anew):
+        _learn_parts(baseline, state, anew, state.seen_ms[anew])
+        _start(baseline, state, anew, times_ms, values)
+    lost_ms = times_ms[same] - state.seen_ms[same]
+    state.part_ms[same] += lost_ms
+    state.steady_ms[same] += lost_ms
+    state.dip_still[same] = True
 
 
 def _watch_climb(state: LevelState, at: IntArray, value: FloatArray) -> None:
@@ -300,6 +318,9 @@ def habit_ms(
     width = baseline.habit_width + _BLUR * relative * state.scale[at] / state.level[at]
     kinds, lasting_ms = state.habit_level[at], state.habit_ms[at]
     alike = abs(kinds - relative[:, None]) <= width[:, None]
+    # What stops the job halts it at the same level before a lasting fall and in it.
+    held = relative * state.level[at] / state.held_level[at]
+    alike |= abs(kinds - held[:, None]) <= width[:, None]
     longest = np.where(alike, lasting_ms, 0).max(axis=1)
     # Two at a time slow the job by the product of both, for as long as the shorter one lasts.
     deep = np.where(kinds < 1 - baseline.deep, kinds, np.nan)
