@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,8 @@ def command(
     file = _file(folder, name, content, bound)
     before = b"" if dry_run else _writable(file)
     wanted = TARGETS[bound] if target is None else target
+    if not isfinite(wanted):
+        fail(f"--target {wanted} is not a rate: give false alarms a job-day, for example 0.1")
     days = job_days if job_days is not None else 0.0 if paths else _DAYS[bound]
     with _interruptible():
         recordings = _long_enough(read_recordings(paths, quiet=False)) if paths else {}

@@ -366,3 +366,13 @@ def test_scrapes_that_fail_every_few_minutes_hide_no_fall(heard: int, silent: in
     (change,) = alarms(detect(times(len(values))[kept], values[kept]))
     assert change.relative_change == pytest.approx(-0.3, abs=0.02)
     assert 0 < seconds(change.detected_ms) - 4 * 3600 <= 5400
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("deep", -3.0), ("share", float("nan")), ("first_samples", 0), ("habit_factor", 0.5),
+     ("evidence", 0.0), ("frozen_samples", 1)],
+)  # fmt: skip
+def test_settings_by_which_nothing_could_be_judged_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        Level(**{name: value})  # type: ignore[arg-type]

@@ -105,6 +105,7 @@ def test_too_short_recordings_are_named_and_refused(models: Path, tmp_path: Path
         (["--model", "tokens", "--bound", "page"], "has no [page]"),
         (["nowhere.csv"], "nowhere.csv"),
         (["--models", "nowhere"], "nowhere"),
+        (["--target", "nan"], "not a rate"),
     ],
 )
 def test_bad_input_is_one_clear_line(models: Path, arguments: list[str], says: str) -> None:

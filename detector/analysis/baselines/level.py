@@ -160,6 +160,29 @@ class Level(
     frozen_samples: int = 30
     frozen_span: Duration = Duration(300_000)
 
+    def __post_init__(self) -> None:
+        """Refuse settings by which nothing could be judged."""
+        for name in ("deep", "share", "settle_share", "still_share", "rise_share", "still",
+                     "habit_width", "min_effect", "young_effect"):  # fmt: skip
+            if not 0 < getattr(self, name) < 1:
+                msg = f"{name} must be between 0 and 1, not {getattr(self, name):g}"
+                raise ValueError(msg)
+        for name in ("habit_factor", "habit_margin"):
+            if not getattr(self, name) >= 1:
+                msg = f"{name} must be at least 1, not {getattr(self, name):g}"
+                raise ValueError(msg)
+        for name in ("deep_sigmas", "evidence"):
+            if not getattr(self, name) > 0:
+                msg = f"{name} must be above 0, not {getattr(self, name):g}"
+                raise ValueError(msg)
+        if self.frozen_samples < 2:
+            msg = f"frozen_samples must be at least 2, not {self.frozen_samples}"
+            raise ValueError(msg)
+        for name in ("first_samples", "min_samples", "block_samples"):
+            if not 1 <= getattr(self, name) <= RING:
+                msg = f"{name} must be between 1 and {RING}, not {getattr(self, name)}"
+                raise ValueError(msg)
+
 
 @dataclass(slots=True, kw_only=True)
 class LevelState(Columns):
