@@ -166,7 +166,11 @@ def ask(fall: Fall, bound: Page, read: Read) -> Passed | Later:
     if still[-1]:
         return _standing(stretch, before, fall, bound)
     if newest[-1] > _edge(before, bound):
-        return Later(reason="its newest samples are back", again_ms=_again(fall))
+        now = max(1 - float(newest[-1]) / before, 0.0)
+        return Later(
+            reason=f"its newest samples are {now:.0%} below the level before: too little",
+            again_ms=_again(fall),
+        )
     # A restart starts the time anew, and so does a recovery.
     restarted = _restarts(stretch, still) | _lost(stretch, newest, _WIDTH * before)
     rows = np.flatnonzero(restarted | _back(stretch, newest, _edge(before, bound)))
