@@ -10,6 +10,7 @@ ARGS ?=
 .PHONY: help setup demo test check fmt bench cover lock lock-check build clean
 
 help:
+	@echo "make setup       make .venv with what the others need; they do so themselves"
 	@echo "make demo        see ofuwatch find real regressions, end to end, on this machine"
 	@echo "make test        run the tests"
 	@echo "make check       lint, format, types, import arrows, configuration"

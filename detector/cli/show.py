@@ -115,7 +115,8 @@ def _print(seen: _Seen, *, last: str, now_ms: int) -> None:
     for line in [*_who(seen.about), *unusable, *history, *_stands(seen)]:
         click.echo(printable(line))
     if not len(seen.window.times_ms):
-        click.echo(f"  its newest entry: {ago(seen.newest_ms, now_ms=now_ms)}")
+        said = ago(seen.newest_ms, now_ms=now_ms)
+        click.echo(f"  {said if said.startswith('its') else f'its newest entry: {said}'}")
     click.echo("Set aside:" if seen.rejected else "Set aside: nothing")
     for line in aside_lines(seen.rejected):
         click.echo(line)
