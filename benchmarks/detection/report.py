@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.detection.classes import CLASSES
-from benchmarks.detection.score import Heard, Rate, Recall, false_alarms, recall
+from benchmarks.detection.score import Heard, Recall, false_alarms, recall
+from detector.calibration.rate import Rate
 
 # A drop of a quarter and more is what may wake somebody, within this long.
 PAGE_MS = 900_000

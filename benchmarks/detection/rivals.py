@@ -16,7 +16,8 @@ import numpy as np
 
 from benchmarks.detection.classes import CLASSES
 from benchmarks.detection.generator import SEEDS, Made, make
-from benchmarks.detection.score import BOUND, Heard, Rate, false_alarms, found_after
+from benchmarks.detection.score import BOUND, Heard, false_alarms, found_after
+from detector.calibration.rate import Rate
 
 # The classes on which the best setting within the bound is chosen: large and small drops.
 CHOICE = ("drop2.5x", "drop1.33x", "drop10", "drop5")

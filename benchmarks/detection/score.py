@@ -14,9 +14,8 @@ import numpy as np
 
 from benchmarks.detection.classes import CLASSES
 from benchmarks.detection.generator import START_MS, Truth
+from detector.calibration.rate import LEARNING_MS, Rate, opening
 
-LEARNING_MS = 3_600_000
-GROUP_MS = 1_800_000
 WITHIN_MS = 3_600_000
 DAY_MS = 86_400_000
 # The bound that settings are chosen for, false alarms a job-day.
@@ -42,30 +41,6 @@ class Heard:
     alarms: tuple[int, ...]
     pages: tuple[int, ...] = ()
     named: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """Events in an exposure, with the exact Poisson interval of 95 %."""
-
-    events: int
-    exposure: float
-
-    @property
-    def value(self) -> float:
-        """Events per unit of exposure."""
-        return self.events / self.exposure if self.exposure else math.nan
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Garwood (1936)."""
-        from scipy.stats import chi2
-
-        if not self.exposure:
-            return math.nan, math.nan
-        low = chi2.ppf(0.025, 2 * self.events) / 2 if self.events else 0.0
-        high = chi2.ppf(0.975, 2 * self.events + 2) / 2
-        return float(low) / self.exposure, float(high) / self.exposure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +89,8 @@ class Recall:
 
 
 def incidents(alarms: Sequence[int]) -> list[int]:
-    """Return the starts of the incidents that ascending alarms open, after the learning hour.
-
-    An alarm of the learning hour opens none, and hides none that follows.
-    """
-    starts: list[int] = []
-    for alarm in alarms:
-        if alarm < START_MS + LEARNING_MS:
-            continue
-        if not starts or alarm >= starts[-1] + GROUP_MS:
-            starts.append(alarm)
-    return starts
+    """Return the starts of the incidents that ascending alarms open."""
+    return [alarms[place] for place in opening(alarms, start_ms=START_MS)]
 
 
 def false_alarms(

@@ -1,7 +1,12 @@
-"""Rates of rare events, and how well so much exposure shows them. Pure."""
+"""What counts as a false alarm, their rate, and how well so much exposure shows it. Pure."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+# A job's first hour teaches its level, and is not counted; alarms within half an hour are one.
+LEARNING_MS = 3_600_000
+GROUP_MS = 1_800_000
 
 # Two-sided 95 %.
 _TAIL = 0.025
@@ -31,6 +36,25 @@ class Rate:
             return math.nan, math.nan
         low = _mean_with(self.events - 1, 1 - _TAIL) if self.events else 0.0
         return low / self.exposure, _mean_with(self.events, _TAIL) / self.exposure
+
+
+def opening(times_ms: Sequence[int], *, start_ms: int) -> list[int]:
+    """Return the places of the alarms that open an incident, among ascending ones of a job.
+
+    An alarm of the learning hour opens none, and hides none that follows.
+
+    Parameters
+    ----------
+    start_ms
+        When the job began.
+    """
+    places: list[int] = []
+    for place, time_ms in enumerate(times_ms):
+        if time_ms < start_ms + LEARNING_MS:
+            continue
+        if not places or time_ms >= times_ms[places[-1]] + GROUP_MS:
+            places.append(place)
+    return places
 
 
 def shows(exposure: float) -> float:

@@ -19,7 +19,7 @@ from detector.analysis.baselines import Model
 from detector.analysis.bounds import Page
 from detector.analysis.judge import Content
 from detector.calibration.quiet import PER_H, quiet_job
-from detector.calibration.rate import Rate
+from detector.calibration.rate import LEARNING_MS, Rate, opening
 from detector.incident.incident import Incident
 from detector.incident.lifecycle import Policy
 from detector.replay import replay
@@ -28,9 +28,6 @@ from detector.store.recording import Recording
 
 Bound = Literal["notify", "page"]
 
-# A job's first hour teaches its level, and is not counted; alarms within half an hour are one.
-LEARNING_MS = 3_600_000
-GROUP_MS = 1_800_000
 _DAY_MS = 86_400_000
 # Hours of a made-up job.
 _HOURS = 24
@@ -192,7 +189,6 @@ def _alarms(
     """Return the alarms of one job, those that belong to an earlier one left out."""
     if not len(recording.window.times_ms):
         return []
-    from_ms = int(recording.window.times_ms[0]) + LEARNING_MS
     told = [
         (item.detected_ms if bound == "notify" else item.paged_ms, item)
         for item in incidents
@@ -203,20 +199,17 @@ def _alarms(
         and item.kind != "telemetry_fault"
     ]
     heard = sorted(
-        ((at, item) for at, item in told if at is not None and at >= from_ms),
-        key=lambda pair: pair[0],
+        ((at, item) for at, item in told if at is not None), key=lambda pair: pair[0]
     )
-    alarms: list[Alarm] = []
-    for at, item in heard:
-        if alarms and at < alarms[-1].time_ms + GROUP_MS:
-            continue
-        alarms.append(
-            Alarm(
-                job=item.job.id, time_ms=at, onset_ms=item.onset_ms,
-                change=item.relative_change, metric=item.metric, kind=item.kind,
-            )
-        )  # fmt: skip
-    return alarms
+    first_ms = int(recording.window.times_ms[0])
+    chosen = opening([at for at, _ in heard], start_ms=first_ms)
+    return [
+        Alarm(
+            job=item.job.id, time_ms=at, onset_ms=item.onset_ms,
+            change=item.relative_change, metric=item.metric, kind=item.kind,
+        )
+        for at, item in (heard[place] for place in chosen)
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,16 +12,14 @@ from benchmarks.detection.peer import alarms
 from benchmarks.detection.report import quiet_rate
 from benchmarks.detection.rivals import Tried, chosen
 from benchmarks.detection.score import (
-    GROUP_MS,
-    LEARNING_MS,
     Heard,
-    Rate,
     false_alarms,
     found_after,
     incidents,
     optimum_ms,
     recall,
 )
+from detector.calibration.rate import GROUP_MS, LEARNING_MS, Rate
 
 HOUR = 3_600_000
 FIRST = START_MS + LEARNING_MS
