@@ -9,9 +9,9 @@ from detector.analysis.baselines.level import (
     Level,
     LevelState,
     block_size,
+    raise_candidate,
 )
 from detector.analysis.baselines.rows import Found
-from detector.analysis.change import Candidate
 from detector.analysis.cusum import fall_evidence
 from detector.series import Duration, FloatArray, IntArray
 
@@ -126,19 +126,6 @@ def raise_lasting(
     believed &= (times_ms[at] >= state.quiet_ms[at]) | (after < state.quiet_level[at])
     chosen = zip(at[believed], after[believed], since_ms[believed], strict=True)
     for k, now, onset_ms in chosen:
-        state.raised[k] = DRIFT
-        state.raised_ms[k] = onset_ms
-        state.raised_level[k] = now
-        found.candidates.append(
-            Candidate(
-                column=int(found.columns[k]),
-                cause="drift",
-                direction="down",
-                onset_ms=int(onset_ms),
-                time_ms=int(times_ms[k]),
-                before=float(state.level[k]),
-                after=float(now),
-                scale=float(state.scale[k]),
-                step_ms=int(state.step_ms[k]),
-            )
+        raise_candidate(
+            state, k, found, raised=DRIFT, onset_ms=onset_ms, time_ms=times_ms[k], after=now
         )

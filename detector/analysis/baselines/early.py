@@ -3,10 +3,9 @@
 import numpy as np
 
 from detector.analysis.baselines.excursion import CLEAR, edge, habit_ms
-from detector.analysis.baselines.level import EARLY, RING, Level, LevelState
+from detector.analysis.baselines.level import EARLY, RING, Level, LevelState, raise_candidate
 from detector.analysis.baselines.rows import Found, places
 from detector.analysis.baselines.standing import suspect_runs
-from detector.analysis.change import Candidate
 from detector.series import FloatArray, IntArray
 
 
@@ -42,21 +41,7 @@ def raise_early(
     known = habit_ms(baseline, state, at, relative=relative, factor=baseline.habit_margin)
     for place in np.flatnonzero(still | clear):
         k = at[place]
-        state.raised[k] = EARLY
-        state.raised_ms[k] = state.dip_ms[k]
-        state.raised_level[k] = state.part_level[k]
-        found.candidates.append(
-            Candidate(
-                column=int(found.columns[k]),
-                cause="excursion",
-                direction="down",
-                onset_ms=int(state.dip_ms[k]),
-                time_ms=int(times_ms[k]),
-                before=float(state.level[k]),
-                after=0.0 if still[place] else float(state.part_level[k]),
-                scale=float(state.scale[k]),
-                step_ms=int(state.step_ms[k]),
-                early=True,
-                known_ms=int(known[place]),
-            )
-        )
+        raise_candidate(
+            state, k, found, raised=EARLY, onset_ms=state.dip_ms[k], time_ms=times_ms[k],
+            after=0.0 if still[place] else state.part_level[k], known_ms=known[place],
+        )  # fmt: skip

@@ -9,10 +9,10 @@ from detector.analysis.baselines.level import (
     BoolArray,
     Level,
     LevelState,
+    raise_candidate,
     recent,
 )
 from detector.analysis.baselines.rows import Found, anywhere, places
-from detector.analysis.change import Candidate
 from detector.series import FloatArray, IntArray
 
 # A level climbs when two samples in a row lie above it by this share of the way back to the
@@ -418,19 +418,7 @@ def raise_long(
     news = _unexplained(baseline, state, at, now[due], relative=relative, wait=wait)
     news &= ~state.dip_still[at] | (relative <= 0) | ~_climbing(state, at, now[due])
     for k in at[news]:
-        state.raised[k] = EXCURSION
-        state.raised_ms[k] = state.dip_ms[k]
-        state.raised_level[k] = state.part_level[k]
-        found.candidates.append(
-            Candidate(
-                column=int(found.columns[k]),
-                cause="excursion",
-                direction="down",
-                onset_ms=int(state.dip_ms[k]),
-                time_ms=int(times_ms[k]),
-                before=float(state.level[k]),
-                after=float(state.part_level[k]),
-                scale=float(state.scale[k]),
-                step_ms=int(state.step_ms[k]),
-            )
-        )
+        raise_candidate(
+            state, k, found, raised=EXCURSION, onset_ms=state.dip_ms[k], time_ms=times_ms[k],
+            after=state.part_level[k],
+        )  # fmt: skip

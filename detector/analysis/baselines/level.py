@@ -9,6 +9,7 @@ that recur every hour have been met, and a fall of another kind is news within m
 teaches the level nothing; how it ended teaches a habit.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detector.analysis.baselines.columns import Columns
+from detector.analysis.baselines.rows import Found
+from detector.analysis.change import Candidate, Cause
 from detector.series import Duration, FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
@@ -41,6 +44,20 @@ LEAST_SCALE = 0.002
 
 EXCURSION, DRIFT, FROZEN, EARLY = 1, 2, 3, 4
 """Codes of what a column raised and nobody has settled yet; 0 is nothing."""
+_CAUSES: dict[int, Cause] = {
+    EXCURSION: "excursion", DRIFT: "drift", FROZEN: "frozen", EARLY: "excursion",
+}  # fmt: skip
+
+_LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
+    (("deep", "share", "settle_share", "still_share", "rise_share", "still", "habit_width",
+      "min_effect", "young_effect"), lambda x: 0 < x < 1, "between 0 and 1"),
+    (("habit_factor", "habit_margin"), lambda x: x >= 1, "at least 1"),
+    (("deep_sigmas", "evidence"), lambda x: x > 0, "above 0"),
+    (("frozen_samples",), lambda x: x >= 2, "at least 2"),
+    (("first_samples", "min_samples", "block_samples"), lambda x: 1 <= x <= RING,
+     f"between 1 and {RING}"),
+)  # fmt: skip
+"""Settings, what each of them must satisfy, and how that is said."""
 
 
 class Level(
@@ -162,26 +179,11 @@ class Level(
 
     def __post_init__(self) -> None:
         """Refuse settings by which nothing could be judged."""
-        for name in ("deep", "share", "settle_share", "still_share", "rise_share", "still",
-                     "habit_width", "min_effect", "young_effect"):  # fmt: skip
-            if not 0 < getattr(self, name) < 1:
-                msg = f"{name} must be between 0 and 1, not {getattr(self, name):g}"
-                raise ValueError(msg)
-        for name in ("habit_factor", "habit_margin"):
-            if not getattr(self, name) >= 1:
-                msg = f"{name} must be at least 1, not {getattr(self, name):g}"
-                raise ValueError(msg)
-        for name in ("deep_sigmas", "evidence"):
-            if not getattr(self, name) > 0:
-                msg = f"{name} must be above 0, not {getattr(self, name):g}"
-                raise ValueError(msg)
-        if self.frozen_samples < 2:
-            msg = f"frozen_samples must be at least 2, not {self.frozen_samples}"
-            raise ValueError(msg)
-        for name in ("first_samples", "min_samples", "block_samples"):
-            if not 1 <= getattr(self, name) <= RING:
-                msg = f"{name} must be between 1 and {RING}, not {getattr(self, name)}"
-                raise ValueError(msg)
+        for names, fits, what in _LIMITS:
+            for name in names:
+                if not fits(getattr(self, name)):
+                    msg = f"{name} must be {what}, not {getattr(self, name):g}"
+                    raise ValueError(msg)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -360,3 +362,43 @@ def block_size(baseline: Level, state: LevelState, at: IntArray | slice) -> Floa
     """Return how many samples fill a block."""
     samples = np.rint(baseline.block_cap / np.maximum(state.step_ms[at], 1.0))
     return np.asarray(np.clip(samples, LEAST_BLOCK, baseline.block_samples))
+
+
+def raise_candidate(
+    state: LevelState,
+    k: int,
+    found: Found,
+    *,
+    raised: int,
+    onset_ms: int,
+    time_ms: int,
+    after: float,
+    known_ms: int = 0,
+) -> None:
+    """Raise a fall of column ``k``; until it is settled the column remembers what was raised.
+
+    Parameters
+    ----------
+    raised
+        ``EXCURSION``, ``DRIFT``, ``FROZEN`` or ``EARLY``.
+    known_ms
+        Of an early one: as in :class:`Candidate`.
+    """
+    state.raised[k] = raised
+    state.raised_ms[k] = onset_ms
+    state.raised_level[k] = after
+    found.candidates.append(
+        Candidate(
+            column=int(found.columns[k]),
+            cause=_CAUSES[raised],
+            direction="down",
+            onset_ms=int(onset_ms),
+            time_ms=int(time_ms),
+            before=float(state.level[k]),
+            after=float(after),
+            scale=float(state.scale[k]),
+            step_ms=int(state.step_ms[k]),
+            early=raised == EARLY,
+            known_ms=int(known_ms),
+        )
+    )

@@ -16,10 +16,11 @@ from detector.analysis.baselines.level import (
     BoolArray,
     Level,
     LevelState,
+    raise_candidate,
     recent,
 )
 from detector.analysis.baselines.rows import Found, anywhere, places
-from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected
+from detector.analysis.change import Confirmed, Recovery, Rejected
 from detector.series import FloatArray, IntArray
 
 # Samples that must be back before a change is over: few where it stands out of the noise.
@@ -136,10 +137,11 @@ def end_changes(
     over = state.back_count[at] >= needed
     over &= times_ms[at] - state.back_ms[at] >= baseline.return_span
     # A level that crept back shows in no run of samples, but in itself once it is well known.
-    crept = (state.blocks[at] >= _BACK_BLOCKS) & (state.level[at] >= held - 0.5 * gap)
+    crept = state.settled[at] & (state.blocks[at] >= _BACK_BLOCKS)
+    crept &= state.level[at] >= held - 0.5 * gap
     alone = at[crept & (state.back_count[at] == 0)]
     state.back_ms[alone] = state.seen_ms[alone]
-    for k in at[over | (crept & state.settled[at])]:
+    for k in at[over | crept]:
         _recover(baseline, state, int(k), int(times_ms[k]), found)
 
 
@@ -194,23 +196,11 @@ def watch_runs(
     # A series that never moved before is constant, not frozen.
     long &= state.count - state.run_count >= baseline.frozen_samples
     long &= values > baseline.still * state.level
-    for k in np.flatnonzero(long):
-        state.raised[k] = FROZEN
-        state.raised_ms[k] = state.run_ms[k]
-        state.raised_level[k] = values[k]
-        found.candidates.append(
-            Candidate(
-                column=int(found.columns[k]),
-                cause="frozen",
-                direction="down",
-                onset_ms=int(state.run_ms[k]),
-                time_ms=int(times_ms[k]),
-                before=float(state.level[k]),
-                after=float(values[k]),
-                scale=float(state.scale[k]),
-                step_ms=int(state.step_ms[k]),
-            )
-        )
+    for k in places(long):
+        raise_candidate(
+            state, k, found, raised=FROZEN, onset_ms=state.run_ms[k], time_ms=times_ms[k],
+            after=values[k],
+        )  # fmt: skip
 
 
 def _thaw(
