@@ -46,8 +46,6 @@ class _Fall:
 
     Attributes
     ----------
-    first, end
-        Its samples, as places in the series: ``[first, end)``.
     start_ms, end_ms
         End of the last sample before it, and of its last one.
     relative
@@ -58,8 +56,6 @@ class _Fall:
         Metric -> which share of OFU's fall it took part in, and its standard error.
     """
 
-    first: int
-    end: int
     start_ms: int
     end_ms: int
     relative: float
@@ -264,8 +260,6 @@ def _falls(
         mine[first + (end - first > 3) : end - (end - first > 3)] = True
         falls.append(
             _Fall(
-                first=first,
-                end=end,
                 start_ms=start_ms,
                 end_ms=end_ms,
                 relative=float(np.median(series.values[mine])) / candidate.before,

@@ -41,7 +41,8 @@ _NEAR = 0.75
 _STILL = 0.02
 # The shortest standstill that may be a restart; what is shorter is a checkpoint.
 _RESTART_MS = 120_000
-# What comes after a restart must last so much longer. As `climb` of the level baseline.
+# What comes after a restart must last so much longer: the slowest warm-up seen has a time
+# constant of 5 min.
 _WARM_MS = 300_000
 # Levels are read off running medians of so long, at least so many samples: a recovery shows
 # once it has lasted half of it.
@@ -137,10 +138,12 @@ def ask(fall: Fall, bound: Page, read: Read) -> Passed | Later:
     start_ms = max(fall.onset_ms, at_ms - reach_ms)
 
     @cache
-    def earlier() -> Series | None:
+    def earlier() -> _Stretch | None:
         # Hours of history, which most answers do not need.
         known = read(Interval(start_ms=fall.onset_ms - _EARLIER_MS, end_ms=fall.onset_ms))
-        return known if known is not None and len(known.values) >= _LEAST_BEFORE else None
+        if known is None or len(known.values) < _LEAST_BEFORE:
+            return None
+        return _stretch(known, int(known.times_ms[0]), _step_ms(known))
 
     since = read(Interval(start_ms=start_ms, end_ms=at_ms))
     step_ms = _step_ms(since)
@@ -155,12 +158,7 @@ def ask(fall: Fall, bound: Page, read: Read) -> Passed | Later:
     before = _usual(earlier(), step_ms) if fall.before is None else fall.before
     if before is None:
         return _UNKNOWN
-    stretch = _Stretch(
-        since_ms=start_ms,
-        times_ms=since.times_ms,
-        values=since.values,
-        smooth=_smooth(since.values, step_ms),
-    )
+    stretch = _stretch(since, start_ms, step_ms)
     newest = _smooth_over(stretch.values, 3)
     still = newest < _STILL * before
     if still[-1]:
@@ -189,7 +187,7 @@ def _judge(
     before: float,
     fall: Fall,
     bound: Page,
-    earlier: Callable[[], Series | None],
+    earlier: Callable[[], _Stretch | None],
 ) -> Passed | Later:
     """Judge one low stretch up to now: how deep, whether it stays there, for how long."""
     was_low_ms = _lasted_ms(stretch, np.ones(len(stretch.values), np.bool_))
@@ -279,7 +277,7 @@ def _standing(stretch: _Stretch, before: float, fall: Fall, bound: Page) -> Pass
     return Passed(reason=f"it stands still for {_span(lasted_ms)}, longer than a restart takes")
 
 
-def _needed(earlier: Series, before: float, bound: Page) -> tuple[int, str]:
+def _needed(earlier: _Stretch, before: float, bound: Page) -> tuple[int, str]:
     """Return how long the job must have been low, and why so long."""
     if _held(earlier, before, bound):
         return int(bound.after), "longer than phases take"
@@ -288,7 +286,7 @@ def _needed(earlier: Series, before: float, bound: Page) -> tuple[int, str]:
 
 
 def _needed_on_level(
-    earlier: Series, before: float, level: float, width: float, bound: Page
+    earlier: _Stretch, before: float, level: float, width: float, bound: Page
 ) -> tuple[int, str]:
     """Return how long it must have stood on the fallen level, and why so long.
 
@@ -304,7 +302,7 @@ def _needed_on_level(
     return need_ms, f"one like it lasted {_span(longest_ms)}"
 
 
-def _held(earlier: Series, before: float, bound: Page) -> bool:
+def _held(earlier: _Stretch, before: float, bound: Page) -> bool:
     """Whether the job stood on the level before for as long as a level must be known.
 
     It need not have stood there all the time: of an hour with an evaluation and a restart
@@ -314,7 +312,7 @@ def _held(earlier: Series, before: float, bound: Page) -> bool:
     start_ms = times_ms[-1] - bound.known
     if times_ms[0] > start_ms + _FRESH_MS:
         return False
-    high = _smooth(earlier.values, _step_ms(earlier)) >= _edge(before, bound)
+    high = earlier.smooth >= _edge(before, bound)
     inside = times_ms > start_ms
     first = inside & (times_ms <= start_ms + bound.known / 3)
     return bool(
@@ -344,7 +342,7 @@ def _climbs(values: FloatArray, before: float) -> bool:
 
 
 def _explained_ms(
-    stretch: _Stretch, there: BoolArray, earlier: Series, before: float, bound: Page
+    stretch: _Stretch, there: BoolArray, earlier: _Stretch, before: float, bound: Page
 ) -> int:
     """Return how much of the time off the fallen level is on levels that phases go to, ms.
 
@@ -362,18 +360,15 @@ def _explained_ms(
 
 
 def _alike_ms(
-    earlier: Series, before: float, level: float, width: float, bound: Page
+    earlier: _Stretch, before: float, level: float, width: float, bound: Page
 ) -> IntArray:
     """Return for how long each earlier fall that ended stood on this level, ms."""
-    smooth = _smooth(earlier.values, _step_ms(earlier))
-    times_ms, values = earlier.times_ms, earlier.values
-    whole = _Stretch(since_ms=int(times_ms[0]), times_ms=times_ms, values=values, smooth=smooth)
-    low = smooth < _edge(before, bound)
+    low = earlier.smooth < _edge(before, bound)
     found = []
     for first, last in _runs(low):
         if first == 0 or last == len(low) - 1:
             continue  # it did not begin in what is known, or is the fall itself
-        one = whole.between(first, last)
+        one = earlier.between(first, last)
         found.append(_lasted_ms(one, abs(one.smooth - level) <= width))
     return np.array(found, np.int64)
 
@@ -391,7 +386,7 @@ def _lasted_ms(stretch: _Stretch, there: BoolArray) -> int:
     return int(counts[there & np.append(True, there[:-1])].sum())
 
 
-def _usual(earlier: Series | None, step_ms: float) -> float | None:
+def _usual(earlier: _Stretch | None, step_ms: float) -> float | None:
     """Return the level before the fall: where most samples of the last hour stood."""
     if earlier is None:
         return None
@@ -399,7 +394,7 @@ def _usual(earlier: Series | None, step_ms: float) -> float | None:
     return float(np.percentile(_smooth(earlier.values[last], step_ms), _UPPER))
 
 
-def _live(series: Series, earlier: Callable[[], Series | None]) -> Series:
+def _live(series: Series, earlier: Callable[[], _Stretch | None]) -> Series:
     """Return the samples without those of a frozen exporter, which show nothing.
 
     Unless the job's values repeat themselves anyway, as coarsely rounded ones do.
@@ -421,6 +416,16 @@ def _live(series: Series, earlier: Callable[[], Series | None]) -> Series:
 def _edge(before: float, bound: Page) -> float:
     """Return the level above which the job is back: half of the least fall."""
     return before * (1 - bound.least_fall / 2)
+
+
+def _stretch(series: Series, since_ms: int, step_ms: float) -> _Stretch:
+    """Return a series as one stretch, smoothed once for all that is asked of it."""
+    return _Stretch(
+        since_ms=since_ms,
+        times_ms=series.times_ms,
+        values=series.values,
+        smooth=_smooth(series.values, step_ms),
+    )
 
 
 def _smooth(values: FloatArray, step_ms: float) -> FloatArray:

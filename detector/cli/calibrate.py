@@ -138,7 +138,7 @@ def _interruptible() -> Iterator[None]:
 
 def _file(folder: Path, name: str, content: Content, bound: str) -> Path:
     """Return the file of the model; leaves when there is none, or it has no such bound."""
-    from detector.tables import did_you_mean
+    from detector.tables import did_you_mean, read
 
     known = {model.name: model for model in content.models}
     if name not in known:
@@ -147,12 +147,9 @@ def _file(folder: Path, name: str, content: Content, bound: str) -> Path:
         fail(
             f"model {name} has no [page]: its falls wake nobody. Add the table to calibrate it"
         )
-    from detector.tables import read
-
+    tables = ((path, read(path).content) for path in sorted(folder.glob("*.toml")))
     return next(
-        path
-        for path in sorted(folder.glob("*.toml"))
-        if read(path).content.get("name") == name and "metric" in read(path).content
+        path for path, table in tables if table.get("name") == name and "metric" in table
     )
 
 
