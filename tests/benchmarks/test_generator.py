@@ -6,21 +6,18 @@ import pytest
 from benchmarks.detection.classes import CLASSES
 from benchmarks.detection.generator import CADENCE_MS, SEEDS, START_MS, Made, make
 from benchmarks.detection.plan import Plan, parts, sizes
+from tests.benchmarks.truth import (
+    change_at_onset,
+    clean_mean,
+    gpus_changes,
+    level_after_transient,
+)
 
 SEED = 7
 
 
 def jobs(name: str, count: int) -> list[Made]:
     return [make(CLASSES[name], number, seed=SEED) for number in range(count)]
-
-
-def clean_mean(made: Made, start_ms: int, end_ms: int) -> float:
-    """Clean samples over the undisturbed level, between two times."""
-    times_ms = made.window.times_ms
-    use = made.clean & (times_ms > start_ms) & (times_ms <= end_ms)
-    return float(
-        np.nanmean(made.window.fields["ofu"][use] / (made.expected * made.warmth)[use])
-    )
 
 
 def test_a_job_is_the_same_whichever_jobs_are_made_beside_it() -> None:
@@ -50,12 +47,7 @@ def test_calibration_and_test_jobs_are_different_jobs() -> None:
 
 @pytest.mark.parametrize("name", ["drop2.5x", "drop10", "drop3", "ramp25", "rise1.33x"])
 def test_the_clean_level_changes_by_the_factor_at_the_onset(name: str) -> None:
-    ratios = []
-    for made in jobs(name, 20):
-        onset_ms = made.truth.onset_ms
-        assert onset_ms is not None
-        before = clean_mean(made, onset_ms - 7_200_000, onset_ms)
-        ratios.append(clean_mean(made, onset_ms + 600_000, onset_ms + 7_200_000) / before)
+    ratios = [change_at_onset(one) for one in jobs(name, 20)]
     # One standard error of the mean of 20 is about 0.3 %.
     assert np.mean(ratios) == pytest.approx(CLASSES[name].factor, abs=0.012)
 
@@ -90,24 +82,14 @@ def test_the_clock_of_a_restart_starts_when_the_job_is_back() -> None:
 
 
 def test_a_transient_is_over_after_its_time() -> None:
-    ratios = []
-    for made in jobs("transient20", 20):
-        onset_ms = made.truth.onset_ms
-        assert onset_ms is not None
-        ratios.append(clean_mean(made, onset_ms + 1_260_000, onset_ms + 5_000_000))
+    ratios = [level_after_transient(one) for one in jobs("transient20", 20)]
     assert np.mean(ratios) == pytest.approx(1, abs=0.01)
 
 
 def test_a_straggler_is_one_gpu_and_hardly_moves_the_mean() -> None:
     made = make(CLASSES["straggler64"], 0, seed=SEED)
-    onset_ms, place, gpus = made.truth.onset_ms, made.truth.gpu, made.window.gpus
-    assert onset_ms is not None
+    place, change = made.truth.gpu, gpus_changes(made)
     assert place is not None
-    assert gpus is not None
-    read = (gpus > 0.02).all(axis=1)
-    over = gpus[read] / np.median(gpus[read], axis=1, keepdims=True)
-    after = made.window.times_ms[read] > onset_ms
-    change = np.median(over[after], axis=0) / np.median(over[~after], axis=0)
     assert int(np.argmin(change)) == place
     assert change[place] == pytest.approx(0.9, abs=0.01)
     assert np.delete(change, place).min() > 0.98

@@ -11,6 +11,12 @@ from benchmarks.detection.heldout.noise import noise, summary
 from benchmarks.detection.optimum import scores
 from benchmarks.detection.plan import Plan, made
 from benchmarks.detection.score import optimum_ms
+from tests.benchmarks.truth import (
+    change_at_onset,
+    clean_mean,
+    gpus_changes,
+    level_after_transient,
+)
 
 SEED = 7
 NOISES = 200
@@ -19,15 +25,6 @@ NOISES = 200
 def jobs(name: str, count: int, *, cadence_s: float = 10.0) -> list[Made]:
     kind = CLASSES[name]
     return [make(kind, number, seed=SEED, cadence_s=cadence_s) for number in range(count)]
-
-
-def clean_mean(made: Made, start_ms: int, end_ms: int) -> float:
-    """Clean samples over the undisturbed level, between two times."""
-    times_ms = made.window.times_ms
-    use = made.clean & (times_ms > start_ms) & (times_ms <= end_ms)
-    return float(
-        np.nanmean(made.window.fields["ofu"][use] / (made.expected * made.warmth)[use])
-    )
 
 
 def test_a_job_is_the_same_whichever_jobs_are_made_beside_it() -> None:
@@ -46,12 +43,7 @@ def test_a_plan_makes_the_jobs_of_the_generator_that_it_names() -> None:
 
 @pytest.mark.parametrize("name", ["drop2.5x", "drop10", "drop3", "ramp25", "rise1.33x"])
 def test_the_clean_level_changes_by_the_factor_at_the_onset(name: str) -> None:
-    ratios = []
-    for job in jobs(name, 30):
-        onset_ms = job.truth.onset_ms
-        assert onset_ms is not None
-        before = clean_mean(job, onset_ms - 7_200_000, onset_ms)
-        ratios.append(clean_mean(job, onset_ms + 600_000, onset_ms + 7_200_000) / before)
+    ratios = [change_at_onset(one) for one in jobs(name, 30)]
     # One standard error of the mean of 30 is about 0.2 %.
     assert np.mean(ratios) == pytest.approx(CLASSES[name].factor, abs=0.01)
 
@@ -86,24 +78,14 @@ def test_the_clock_of_a_restart_starts_when_the_job_is_back() -> None:
 
 
 def test_a_transient_is_over_after_its_time() -> None:
-    ratios = []
-    for job in jobs("transient20", 20):
-        onset_ms = job.truth.onset_ms
-        assert onset_ms is not None
-        ratios.append(clean_mean(job, onset_ms + 1_260_000, onset_ms + 5_000_000))
+    ratios = [level_after_transient(one) for one in jobs("transient20", 20)]
     assert np.mean(ratios) == pytest.approx(1, abs=0.01)
 
 
 def test_a_straggler_is_one_gpu_and_hardly_moves_the_mean() -> None:
     job = make(CLASSES["straggler64"], 0, seed=SEED)
-    onset_ms, place, gpus = job.truth.onset_ms, job.truth.gpu, job.window.gpus
-    assert onset_ms is not None
+    place, change = job.truth.gpu, gpus_changes(job)
     assert place is not None
-    assert gpus is not None
-    read = (gpus > 0.02).all(axis=1)
-    over = gpus[read] / np.median(gpus[read], axis=1, keepdims=True)
-    after = job.window.times_ms[read] > onset_ms
-    change = np.median(over[after], axis=0) / np.median(over[~after], axis=0)
     assert int(np.argmin(change)) == place
     assert change[place] == pytest.approx(0.9, abs=0.01)
     assert np.delete(change, place).min() > 0.98
