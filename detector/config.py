@@ -19,7 +19,7 @@ import msgspec
 from detector.incident.lifecycle import Policy
 from detector.log import LogSettings
 from detector.notify.dispatch import DispatchSettings
-from detector.notify.slack import SlackSettings
+from detector.notify.slack_settings import SlackSettings
 from detector.notify.webhook import WebhookSettings
 from detector.series import Duration
 from detector.store.connection import RedisSettings

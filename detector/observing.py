@@ -29,13 +29,9 @@ from detector.analysis.present import present_level
 from detector.analysis.verify import verify, window_start_ms
 from detector.analysis.watch import Confirm, Observed, observe
 from detector.fleet import Earlier, Job
+from detector.incident.happening import Found, Happening, Recovered
 from detector.incident.incident import Incident
 from detector.incident.ledger import shard_of
-from detector.incident.lifecycle import (
-    Found,
-    Happening,
-    Recovered,
-)
 from detector.series import (
     Batch,
     ContextEvent,

@@ -9,7 +9,7 @@ from typing import assert_never
 from detector.config import Config, ReceiverSettings, secret
 from detector.notify import slack
 from detector.notify.receiver import Histories, Receiver
-from detector.notify.slack import SlackSettings
+from detector.notify.slack_settings import SlackSettings
 from detector.notify.webhook import Webhook, WebhookSettings
 from detector.tables import ContentErrors, Problem
 

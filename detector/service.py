@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -30,13 +30,14 @@ from detector import log
 from detector.analysis.judge import Content
 from detector.config import Config
 from detector.incident.incident import Transition
-from detector.incident.ledger import SHARDS, Action, Commit, Saved
+from detector.incident.ledger import SHARDS
 from detector.incident.route import Destination
 from detector.notify.dispatch import Dispatcher
 from detector.receivers import receivers
 from detector.series import iso
 from detector.state import FleetState, restore
 from detector.store.connection import Store, inspect, open_store, problems
+from detector.store.fenced import Fenced, LeaseLostError
 from detector.store.history import History
 from detector.store.inbox import Inbox
 from detector.store.keys import Keys
@@ -53,29 +54,6 @@ _REVIVE_EVERY_S = 5.0  # chosen: a full disk is not mended sooner, and each try 
 # How long the lead outlasts its holder, see store.lease; renewed in a third of it, so that two
 # renewals may fail.
 _LEASE_MS = 15_000
-
-
-class LeaseLostError(OSError):
-    """Another process leads now; what this one knows has to be loaded again."""
-
-
-class _Fenced:
-    """The ledger as the leader writes it: with its fences, refusing to go on when stale."""
-
-    def __init__(self, ledger: Ledger, fences: Mapping[int, int]) -> None:
-        self._ledger, self._fences = ledger, fences
-
-    def load(self, shards: Collection[int]) -> Iterable[Saved]:
-        return self._ledger.load(shards)
-
-    def actions(self, shards: Collection[int]) -> Mapping[int, Sequence[Action]]:
-        return self._ledger.actions(shards)
-
-    def commit(self, commits: Sequence[Commit]) -> None:
-        results = self._ledger.commit(commits, fences=self._fences)
-        if any(result.stale for result in results):
-            msg = "another process has taken the lead"
-            raise LeaseLostError(msg)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -268,7 +246,7 @@ class Service:
         leading.state, report = run(
             leading.state,
             histories=self._history,
-            ledger=_Fenced(self._ledger, leading.fences),
+            ledger=Fenced(self._ledger, leading.fences),
             content=self._content,
             settings=self._settings,
             now_ms=now_ms,

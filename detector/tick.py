@@ -17,16 +17,10 @@ from detector import observing
 from detector.analysis.change import Candidate, Confirmed, Rejected, Shift
 from detector.analysis.judge import Content
 from detector.fleet import Job
+from detector.incident.happening import Acted, Ended, Happening
 from detector.incident.incident import Incident, Transition
 from detector.incident.ledger import SHARDS, Action, Commit, Notice, Saved, shard_of
-from detector.incident.lifecycle import (
-    Acted,
-    Ended,
-    Happening,
-    Ignored,
-    Policy,
-    follow,
-)
+from detector.incident.lifecycle import Ignored, Policy, follow
 from detector.incident.route import Destination, owed
 from detector.observing import Jobs, observe_fleet
 from detector.series import (

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from detector.config import Config, ContentErrors, effective, load, secret
-from detector.notify.slack import SlackSettings
+from detector.notify.slack_settings import SlackSettings
 from detector.notify.webhook import WebhookSettings
 from detector.tables import shipped
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from detector.analysis.baselines import Family
-from detector.analysis.change import Confirmed, Estimate
+from detector.analysis.change import Confirmed, exact
 from detector.analysis.derived import derived
 from detector.analysis.features import Evidence, measured
 from detector.analysis.ofu import GpuTable
@@ -218,8 +218,8 @@ def _measured(history: CaseHistory, metric: str) -> tuple[Confirmed, Window]:
         onset_ms=onset_ms,
         onset=Interval(start_ms=onset_ms, end_ms=onset_ms + int(history.every)),
         detected_ms=end_ms,
-        before=Estimate(value=before, low=before, high=before),
-        after=Estimate(value=after, low=after, high=after),
+        before=exact(before),
+        after=exact(after),
         relative_change=after / before - 1 if before else 0.0,
         confidence=1.0,
         before_span=Interval(start_ms=_START_MS, end_ms=onset_ms),

@@ -96,6 +96,11 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     high: float
 
 
+def exact(value: float) -> Estimate:
+    """Return a level that is known without doubt."""
+    return Estimate(value=value, low=value, high=value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed:
     """A change that an independent test on the history's window agrees with.

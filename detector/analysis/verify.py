@@ -9,26 +9,17 @@ from itertools import pairwise
 from typing import assert_never
 
 import numpy as np
-import numpy.typing as npt
 
-from detector.analysis.baselines import Band, Level, Model, Verification
-from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected
+from detector.analysis.baselines import Model, Verification
+from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected, exact
 from detector.analysis.changepoint import latest_level, locate
+from detector.analysis.comparison import frozen, outside, shortage
 from detector.analysis.peers import compare
 from detector.analysis.phases import announced
-from detector.analysis.quantile import median, quantile
+from detector.analysis.quantile import median
+from detector.analysis.sides import sides, spike, too_few
 from detector.series import FloatArray, IntArray, Interval, Series, Window
 
-BoolArray = npt.NDArray[np.bool_]
-
-# A sample further below its stretch's level than this share of it is a dip and not compared,
-_DIP = 0.12
-# ... unless the job's noise reaches so far: of a normal one this leaves out 1 in 700.
-_DIP_DEVIATIONS = 3.0
-# Samples of a running median: most dips are longer than half of it.
-_SMOOTH = 7
-# At least this share of the samples since the onset must be low: else it was a spike.
-_LOW_SHARE = 0.5
 # More than this share of a job's GPUs fell: something they share.
 _MOST_SHARE = 0.25
 # Samples before the onset that verification wants of a slow series.
@@ -64,11 +55,11 @@ def verify(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
         case "excursion" | "drift":
             return _mean_shift(candidate, series, model, window)
         case "frozen":
-            return _frozen(candidate, series, model)
+            return frozen(candidate, series, model)
         case "ceiling":
-            return _shortage(candidate, series, model)
+            return shortage(candidate, series, model)
         case "band":
-            return _outside(candidate, series, model)
+            return outside(candidate, series, model)
         case "lineage":  # what verification makes of the first two; never raised
             msg = "no candidate is raised as lineage"
             raise ValueError(msg)
@@ -93,10 +84,10 @@ def _mean_shift(
     Where the run itself shows too little of that level, it is the earlier run's.
     """
     times_ms, values, settings = series.times_ms, series.values, model.verify
-    sides = _sides(candidate, series, settings)
-    if isinstance(sides, Rejected):
-        return sides
-    old, lasting = sides
+    compared = sides(candidate, series, settings)
+    if isinstance(compared, Rejected):
+        return compared
+    old, lasting = compared
     # Half of it: what moves a level by less can neither make nor hide a change.
     effect = settings.min_effect / 2
     new = lasting[latest_level(values[lasting], least=settings.min_after, effect=effect) :]
@@ -176,52 +167,6 @@ def _too_little(change: float, p: float, settings: Verification) -> Rejected | N
     return None
 
 
-def _sides(
-    candidate: Candidate, series: Series, settings: Verification
-) -> tuple[IntArray, IntArray] | Rejected:
-    """Return which samples make the level before the onset, and which what came since."""
-    first = int(np.searchsorted(series.times_ms, candidate.onset_ms, side="right"))
-    before, after = series.values[:first], series.values[first:]
-    if len(before) < settings.min_before or len(after) < settings.min_after:
-        return Rejected(
-            reason=f"too few samples: {len(before)} before the onset and {len(after)} after it"
-        )
-    # Half of it: what moves a level by less than that can neither make nor hide a change.
-    effect = settings.min_effect / 2
-    # Evaluations at the level of the fall and edges of dips are no level to fall from.
-    least = candidate.before * (1 - settings.min_effect) - 2 * candidate.scale
-    smooth = _smooth(before)
-    old = np.flatnonzero(_undipped(before, smooth, candidate) & (smooth >= least))
-    if len(old) < settings.min_before:
-        return Rejected(reason=f"too few samples: {len(old)} at the level before the onset")
-    old = _level_before(before, old, candidate, settings)
-    low = after < median(before[old]) * (1 - effect)
-    if low.mean() < _LOW_SHARE:
-        return Rejected(reason=f"a spike: only {low.sum()} of {len(after)} samples are low")
-    new = np.flatnonzero(_undipped(after, _smooth(after), candidate))
-    if len(new) < settings.min_after:
-        return Rejected(reason=f"too few samples: {len(new)} at the level since the onset")
-    return old, first + new
-
-
-def _level_before(
-    before: FloatArray, use: IntArray, candidate: Candidate, settings: Verification
-) -> IntArray:
-    """Return which of the samples in use stand on the level that was fallen from.
-
-    That is the latest one, unless it is the fallen one already: where the online stage saw the
-    onset late, the level before that.
-    """
-    fallen = (candidate.before + candidate.after) / 2
-    while True:
-        start = latest_level(
-            before[use], least=settings.min_before, effect=settings.min_effect / 2
-        )
-        if start < settings.min_before or median(before[use[start:]]) > fallen:
-            return use[start:]
-        use = use[:start]
-
-
 def _apart(candidate: Candidate, window: Window, model: Model) -> Confirmed | Rejected:
     """Compare GPUs with the others of their job, before the onset and since."""
     settings = model.verify
@@ -239,14 +184,12 @@ def _apart(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
     rows, values, times_ms = compared.rows, compared.values, window.times_ms
     since = times_ms[rows] > candidate.onset_ms
     before, after = values[~since], values[since]
-    if len(before) < settings.min_before or len(after) < settings.min_after:
-        return Rejected(
-            reason=f"too few samples: {len(before)} before the onset and {len(after)} after it"
-        )
+    if (few := too_few(before, after, settings)) is not None:
+        return few
     level, present = median(before), median(after)
     low = after < (level + present) / 2
-    if low.mean() < _LOW_SHARE:
-        return Rejected(reason=f"a spike: only {low.sum()} of {len(after)} samples are low")
+    if (refused := spike(low)) is not None:
+        return refused
     series = Series(times_ms=times_ms[rows], values=values)
     onset_ms, onset = _onset(series, np.arange(len(values)), level, min(present, level))
     later = since & (times_ms[rows] > onset_ms)
@@ -275,29 +218,6 @@ def _apart(candidate: Candidate, window: Window, model: Model) -> Confirmed | Re
     )
 
 
-def _undipped(values: FloatArray, smooth: FloatArray, candidate: Candidate) -> BoolArray:
-    """Return which samples are no dips below the level that most of them stand on.
-
-    After an earlier drop most samples lie above the level that was expected, so that is the
-    most that it can be. Noise that hides a dip's samples does not hide their median.
-    """
-    level = min(quantile(smooth, 0.7), candidate.before)
-    single, several = (
-        level - max(_DIP * level, deviations * candidate.scale)
-        for deviations in (_DIP_DEVIATIONS, 2)
-    )
-    return np.asarray((values >= single) & (smooth >= several))
-
-
-def _smooth(values: FloatArray) -> FloatArray:
-    """Return the running median of a minute of 10 s samples, fewer at the ends."""
-    half = min(_SMOOTH // 2, (len(values) - 1) // 2)
-    padded = np.concatenate([values[half:0:-1], values, values[-2 : -half - 2 : -1]])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
-    # The width is odd: the median is the sample in the middle.
-    return np.asarray(np.partition(windows, half, axis=1)[:, half])
-
-
 def _step(
     before: FloatArray, after: FloatArray, *, width: int
 ) -> tuple[Estimate, Estimate, float]:
@@ -312,7 +232,7 @@ def _step(
 
     old, new = float(before.mean()), float(after.mean())
     if np.ptp(before) + np.ptp(after) <= 1e-9 * max(abs(old), 1e-9):
-        return _exact(old), _exact(new), float(new == old)
+        return exact(old), exact(new), float(new == old)
     counts = np.array([len(before), len(after)])
     n = int(counts.sum())
     residual = np.concatenate([before - old, after - new])[:, None]
@@ -334,10 +254,6 @@ def _estimate(value: float, spread: float) -> Estimate:
 
 def _scaled(estimate: Estimate, by: float) -> Estimate:
     return Estimate(value=estimate.value * by, low=estimate.low * by, high=estimate.high * by)
-
-
-def _exact(value: float) -> Estimate:
-    return Estimate(value=value, low=value, high=value)
 
 
 def _onset(series: Series, use: IntArray, old: float, new: float) -> tuple[int, Interval]:
@@ -362,67 +278,4 @@ def _gaps(times_ms: IntArray, used: IntArray) -> tuple[Interval, ...]:
         Interval(start_ms=int(times_ms[left]), end_ms=int(times_ms[right - 1]))
         for left, right in pairwise(used)
         if right - left > 1
-    )
-
-
-def _frozen(candidate: Candidate, series: Series, model: Model) -> Confirmed | Rejected:
-    values = series.values
-    differing = np.flatnonzero(values != values[-1])
-    first = int(differing[-1]) + 1 if len(differing) else 0
-    least = model.baseline.frozen_samples if isinstance(model.baseline, Level) else 2
-    if len(values) - first < least:
-        return Rejected(reason=f"only {len(values) - first} identical values in a row")
-    if not len(differing):
-        return Rejected(reason="the value has never varied in the history compared")
-    return _plain(candidate, series, model, first=first, before=float(values[-1]))
-
-
-def _shortage(candidate: Candidate, series: Series, model: Model) -> Confirmed | Rejected:
-    since = series.times_ms > candidate.onset_ms
-    after = series.values[since]
-    if len(after) < model.verify.min_after:
-        return Rejected(reason=f"too few samples: {len(after)} since the onset")
-    if after.max() >= candidate.before:
-        return Rejected(reason=f"all {candidate.before:g} were there in the meantime")
-    return _plain(
-        candidate, series, model, first=int(np.argmax(since)), before=candidate.before
-    )
-
-
-def _outside(candidate: Candidate, series: Series, model: Model) -> Confirmed | Rejected:
-    since = series.times_ms > candidate.onset_ms
-    after = series.values[since]
-    if len(after) < model.verify.min_after:
-        return Rejected(reason=f"too few samples: {len(after)} since the onset")
-    if isinstance(model.baseline, Band):
-        factor = candidate.before / model.baseline.expected
-        low, high = model.baseline.low * factor, model.baseline.high * factor
-        middle = median(after)
-        if low <= middle <= high:
-            return Rejected(reason=f"the median since the onset, {middle:.3g}, is in the band")
-    return _plain(
-        candidate, series, model, first=int(np.argmax(since)), before=candidate.before
-    )
-
-
-def _plain(
-    candidate: Candidate, series: Series, model: Model, *, first: int, before: float
-) -> Confirmed:
-    """Return a change whose test was a comparison, not a statistic: its levels are counts."""
-    after = series.values[first:]
-    low, middle, high = (quantile(after, share) for share in (0.025, 0.5, 0.975))
-    start_ms = int(series.times_ms[max(first - 1, 0)])
-    return Confirmed(
-        metric=model.metric,
-        cause=candidate.cause,
-        direction=candidate.direction,
-        onset_ms=start_ms,
-        onset=Interval(start_ms=start_ms, end_ms=int(series.times_ms[first])),
-        detected_ms=candidate.time_ms,
-        before=_exact(before),
-        after=Estimate(value=middle, low=low, high=high),
-        relative_change=middle / before - 1 if before else 0.0,
-        confidence=1.0,
-        before_span=Interval(start_ms=int(series.times_ms[0]), end_ms=start_ms),
-        after_span=Interval(start_ms=start_ms, end_ms=int(series.times_ms[-1])),
     )

@@ -14,15 +14,13 @@ Following a history again over the incidents that it gave changes nothing. Pure;
 sample times, but those of actions.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 import msgspec
 from msgspec.structs import replace
 
-from detector.analysis.change import Estimate
-from detector.analysis.judge import Finding
 from detector.fleet import Job
 from detector.incident.finding import (
     begun,
@@ -35,6 +33,7 @@ from detector.incident.finding import (
     same_trouble,
     stands_still,
 )
+from detector.incident.happening import Acted, Ended, Found, Happening, Recovered
 from detector.incident.incident import (
     Incident,
     ResolveReason,
@@ -43,6 +42,7 @@ from detector.incident.incident import (
     TransitionType,
 )
 from detector.incident.ledger import Action
+from detector.incident.measure import Measure, measured, measured_next, telling
 from detector.incident.page import AskPage, answered, asked
 from detector.series import Duration
 
@@ -70,55 +70,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_age: Duration = Duration(6 * 3_600_000)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A change was confirmed and judged. ``family`` is that of the model whose metric it is."""
-
-    time_ms: int
-    finding: Finding
-    family: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """A metric that had fallen has been back at its level since ``since_ms``."""
-
-    time_ms: int
-    since_ms: int
-    metric: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """The job is gone (``job_ended``), or what it says no longer reaches us."""
-
-    time_ms: int
-    reason: ResolveReason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acted:
-    """Somebody acknowledges or resolves an incident, at a wall time."""
-
-    time_ms: int
-    action: Action
-
-
-Happening = Found | Recovered | Ended | Acted
-
 # What a person may resolve an incident with; the other reasons are the service's to find.
 _VERDICTS: tuple[ResolveReason, ...] = ("expected_change", "false_positive")
-
-
-# Reads the level that an incident's metric stands on at a time, ms.
-Measure = Callable[[Incident, int], Estimate | None]
-
-# A live incident is measured anew this long after it was found, and whenever its age has
-# doubled since. Chosen: real slides reach their floor within minutes.
-_MEASURE_MS = 600_000
-# Relative change that has moved by so much is told. Chosen: what people would call another
-# number, 26 % where they were told 14 %.
-_TELLING = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +235,7 @@ class _Life:
             )
         dues = [self._expires(incident), self._asks(incident)]
         if self._measure is not None:
-            dues.append(_measured_next(incident))
+            dues.append(measured_next(incident))
         return min(due for due in dues if due is not None)
 
     def _expires(self, incident: Incident) -> int:
@@ -308,19 +261,8 @@ class _Life:
 
     def _measure_again(self, incident: Incident, *, at: int) -> None:
         """Take the level as it is now; tell it when it says something else than before."""
-        measured = replace(self._measured(incident, at=at), ask_page_ms=at)
-        moved = abs(measured.relative_change - incident.relative_change)
-        self._record(measured, "updated" if moved >= _TELLING else None, at=at)
-
-    def _measured(self, incident: Incident, *, at: int) -> Incident:
-        incident = replace(incident, measured_ms=at)
-        if self._measure is None or incident.cause not in ("excursion", "drift", "lineage"):
-            return incident
-        after = self._measure(incident, at)
-        if after is None or incident.before.value <= 0:
-            return incident
-        change = max(after.value / incident.before.value - 1, -1.0)
-        return replace(incident, after=after, relative_change=change)
+        after = replace(measured(incident, self._measure, at=at), ask_page_ms=at)
+        self._record(after, "updated" if telling(incident, after) else None, at=at)
 
     def _live(self) -> tuple[Incident, ...]:
         return tuple(incident for incident in self._incidents.values() if incident.live)
@@ -464,7 +406,7 @@ class _Life:
     ) -> None:
         """Resolve it at ``at``; ``over`` is when the trouble ended, where that is known."""
         if incident.opened_ms is not None and over is not None:
-            incident = self._measured(incident, at=over)
+            incident = measured(incident, self._measure, at=over)
         resolved = replace(
             incident,
             state=State.RESOLVED,
@@ -492,9 +434,3 @@ class _Life:
 
     def _old(self, time_ms: int) -> bool:
         return self._now_ms is not None and self._now_ms - time_ms > self._policy.max_age
-
-
-def _measured_next(incident: Incident) -> int:
-    """When the incident's level is measured again: after ten minutes, and at each doubling."""
-    known_ms = (incident.measured_ms or incident.detected_ms) - incident.detected_ms
-    return incident.detected_ms + max(_MEASURE_MS, 2 * known_ms)

@@ -7,14 +7,12 @@ the alert never waits for it, and its failure is a note. With an incoming webhoo
 neither edit nor thread, each opening, escalation and end is a message of its own.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from detector.analysis.rules import Severity
 from detector.incident.incident import Incident, State, Transition
 from detector.notify.chart import draw
 from detector.notify.message import (
@@ -33,7 +31,8 @@ from detector.notify.receiver import (
     Retry,
     Sent,
 )
-from detector.notify.slack_api import CHANNEL_ID, LOUD, MALFORMED, Api, Denied
+from detector.notify.slack_api import LOUD, MALFORMED, Api, Denied
+from detector.notify.slack_settings import SlackSettings
 from detector.notify.slack_webhook import SlackWebhook
 from detector.notify.wording import subject_text
 from detector.series import Window
@@ -56,100 +55,6 @@ _UNTOUCHED = {
     "unfurl_links": False,
     "unfurl_media": False,
 }
-
-_MENTION = re.compile(r"(?:<(?:![a-z]+(?:\^[A-Z0-9]+)?|@[UW][A-Z0-9]+)> ?){1,5}")
-# Slack's reference, "Token types": of an app's bot, and of the user who installed it.
-_TOKENS = ("xoxb-", "xoxp-")
-_LOOPBACK = ("http://127.0.0.1:", "http://localhost:", "http://[::1]:")
-
-
-class SlackSettings(
-    msgspec.Struct,
-    tag_field="type",
-    tag="slack",
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-):
-    """A ``[[receiver]]`` entry with ``type = "slack"``.
-
-    Attributes
-    ----------
-    channel
-        With a token: the channel's ID (``C0123456789``; a name works, but then a post that
-        got no answer can't be looked up).
-    token_file, token_env
-        Where the bot token is: a file's path, or an environment variable's name.
-    webhook_file, webhook_env
-        Instead of a token: where the incoming webhook's URL is.
-    severity
-        Incidents below it are not sent here.
-    api_url
-        Where the Web API is; another one than Slack's must be https or on this machine.
-    mention
-        Whom an incident calls that passes the page bound: ``<!here>``,
-        ``<!subteam^S0123456789>`` (a user group) or ``<@U0123456789>``.
-    """
-
-    name: str
-    channel: str = ""
-    token_file: str = ""
-    token_env: str = ""
-    webhook_file: str = ""
-    webhook_env: str = ""
-    severity: Severity = "warning"
-    api_url: str = "https://slack.com/api"
-    mention: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse what can't work, with what to write instead."""
-        places = (self.token_file, self.token_env, self.webhook_file, self.webhook_env)
-        if sum(map(bool, places)) != 1:
-            msg = "give exactly one of token_file, token_env, webhook_file, webhook_env"
-            raise ValueError(msg)
-        if self.uses_token and not self.channel:
-            msg = 'give the channel to post to, for example channel = "C0123456789"'
-            raise ValueError(msg)
-        if not self.uses_token and self.channel:
-            msg = "an incoming webhook has its channel built in; leave channel out"
-            raise ValueError(msg)
-        if not self.api_url.startswith(("https://", *_LOOPBACK)):
-            msg = "api_url must begin with https:// (the token travels with every call)"
-            raise ValueError(msg)
-        if self.mention and not _MENTION.fullmatch(self.mention):
-            msg = "mention must look like <!here>, <!subteam^S0123456789> or <@U0123456789>"
-            raise ValueError(msg)
-
-    @property
-    def uses_token(self) -> bool:
-        """Whether it is an app with a bot token, not an incoming webhook."""
-        return bool(self.token_file or self.token_env)
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What works and should not be left like that."""
-        if self.uses_token and not CHANNEL_ID.fullmatch(self.channel):
-            return (
-                f"{self.name}: channel {self.channel!r} is no channel's ID (C0123456789, at "
-                "the end of the channel's details): after a lost answer one may come twice",
-            )
-        return ()
-
-    def check_secret(self, secret: str) -> None:
-        """Raise ValueError when ``secret`` is of no use, in words that do not repeat it."""
-        if self.uses_token:
-            if not secret.startswith(_TOKENS) or not secret.isascii() or " " in secret:
-                msg = (
-                    "the Slack token must begin with xoxb- (or xoxp-); it is the Bot User "
-                    "OAuth Token of the app's page OAuth & Permissions"
-                )
-                raise ValueError(msg)
-        elif not secret.startswith(("https://", *_LOOPBACK)):
-            msg = (
-                "the incoming webhook must be the whole URL that Slack shows, beginning with "
-                "https://"
-            )
-            raise ValueError(msg)
 
 
 def receiver(
@@ -418,11 +323,6 @@ class Slack:
             start_ms=max(0, incident.onset_ms - before),
             end_ms=max(transition.time_ms, incident.detected_ms + taken) + 1,
         )
-
-
-def _opens(transition: Transition) -> bool:
-    """Whether the incident begins here, and not once more."""
-    return transition.type == "opened" and not transition.incident.flap_count
 
 
 def _joined(*notes: str) -> str:

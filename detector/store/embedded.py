@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from redis.retry import Retry
 
 from detector.store.binary import find_binary
 from detector.store.errors import StoreError, Trouble
+from detector.store.server_log import last_words
 
 # sun_path holds 108 bytes on Linux and 104 on macOS, the closing zero included.
 _SOCKET_BYTES = 103
@@ -38,15 +38,6 @@ _LOG_BYTES = 4_000_000
 _START_S = 15.0
 # A verb that only reads may own the server for the moment that it runs.
 _PATIENCE_S = 2.0
-
-# chosen: what a start and its failure write, with a report of a crash cut off.
-_LAST_LINES = 20
-# How Valkey and Redis say that they cannot go on.
-_FAILED = re.compile(
-    r"no space left|can't|cannot|could not|couldn't|fatal|\berror\b|fail(?:ed|ure)|denied|"
-    r"bad file format|unexpected|not permitted",
-    re.IGNORECASE,
-)
 
 # Asks the kernel for SIGTERM at the parent's death, makes sure that the parent did not die
 # before it could ask, and becomes the server. A separate interpreter, because Python code
@@ -257,7 +248,7 @@ def _await_answer(
             raise StoreError(msg, kind=Trouble.UNREACHABLE)
         time.sleep(0.005)
     msg = (
-        f"the embedded server did not start: {_last_words(folder / 'server.log')}; "
+        f"the embedded server did not start: {last_words(folder / 'server.log')}; "
         f"look at {folder / 'server.log'}"
     )
     raise StoreError(msg, kind=Trouble.UNREACHABLE)
@@ -382,21 +373,3 @@ def _private(folder: Path) -> Path:
         raise PermissionError(1, msg)
     folder.chmod(0o700)
     return folder.absolute()
-
-
-def _last_words(log: Path) -> str:
-    """Return the server's last line that says what failed, without pid and date.
-
-    At each start it warns of the machine's settings too, which stops nobody.
-    """
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    lines = [line.strip() for line in lines[-_LAST_LINES:]]
-    told = [line.split(" # ", 1)[-1] for line in lines if line]
-    told = [line for line in told if not line.startswith("WARNING")]
-    failed = [line for line in told if _FAILED.search(line)]
-    marked = [line.split(" # ", 1)[1] for line in lines if " # " in line]
-    marked = [line for line in marked if not line.startswith("WARNING")]
-    return next(reversed(failed or marked or told), "no word in its log")

@@ -6,8 +6,8 @@ from detector.analysis.change import Confirmed, Direction, Estimate
 from detector.analysis.judge import Finding
 from detector.analysis.rules import Rule, Severity, Verdict
 from detector.fleet import Gpu, Job
+from detector.incident.happening import Found
 from detector.incident.incident import Incident, State, Transition, TransitionType, incident_id
-from detector.incident.lifecycle import Found
 from detector.series import Duration, Interval
 
 JOB = Job(

@@ -14,19 +14,11 @@ from msgspec.structs import replace
 
 from detector.analysis.change import Estimate
 from detector.fleet import Gpu, Job
+from detector.incident.happening import Acted, Ended, Found, Happening, Recovered
 from detector.incident.incident import Incident, ResolveReason, State, Transition
 from detector.incident.ledger import Action
-from detector.incident.lifecycle import (
-    Acted,
-    Ended,
-    Found,
-    Happening,
-    Lived,
-    Measure,
-    Policy,
-    Recovered,
-    follow,
-)
+from detector.incident.lifecycle import Lived, Policy, follow
+from detector.incident.measure import Measure
 from detector.series import Duration
 from tests.incident.samples import GPU, JOB, found
 

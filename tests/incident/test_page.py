@@ -6,18 +6,10 @@ from hypothesis import strategies as st
 
 from detector.analysis.paging import Later, Passed
 from detector.fleet import Job
+from detector.incident.happening import Acted, Ended, Found, Happening, Recovered
 from detector.incident.incident import Incident, State, Transition
 from detector.incident.ledger import Action
-from detector.incident.lifecycle import (
-    Acted,
-    Ended,
-    Found,
-    Happening,
-    Lived,
-    Policy,
-    Recovered,
-    follow,
-)
+from detector.incident.lifecycle import Lived, Policy, follow
 from detector.incident.page import AskPage
 from detector.series import Duration
 from tests.incident.samples import JOB, found

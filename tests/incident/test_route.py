@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detector.analysis.rules import SEVERITIES, Severity
+from detector.incident.happening import Found, Recovered
 from detector.incident.incident import TransitionType
-from detector.incident.lifecycle import Found, Policy, Recovered, follow
+from detector.incident.lifecycle import Policy, follow
 from detector.incident.route import Destination, Owed, Withheld, owed
 from detector.series import Duration
 from tests.incident.samples import JOB, NOON_MS, found, transition

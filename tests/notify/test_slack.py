@@ -12,7 +12,8 @@ from detector.demo.loopback import CHANNEL, TOKEN, Loopback
 from detector.incident.incident import State, Transition
 from detector.incident.ledger import Notice
 from detector.notify.receiver import Attempt, Receiver, Refused, Retry, Sent
-from detector.notify.slack import SlackSettings, receiver
+from detector.notify.slack import receiver
+from detector.notify.slack_settings import SlackSettings
 from detector.series import Window
 from tests.notify.incidents import ONSET_MS, STRAGGLER, opened, resolved, step
 

@@ -17,6 +17,7 @@ from detector.store import embedded
 from detector.store.binary import find_binary
 from detector.store.embedded import EmbeddedServer, start
 from detector.store.errors import StoreError
+from detector.store.server_log import last_words
 
 OWNER = """
 import sys, time
@@ -339,4 +340,4 @@ def test_a_failed_start_is_told_by_the_line_that_says_what_failed(
 ) -> None:
     log = tmp_path / "server.log"
     log.write_text(lines)
-    assert embedded._last_words(log) == words
+    assert last_words(log) == words

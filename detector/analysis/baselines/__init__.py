@@ -29,10 +29,9 @@ from detector.analysis.baselines import stretch as _stretch
 from detector.analysis.baselines.band import Band, BandState
 from detector.analysis.baselines.ceiling import Ceiling, CeilingState
 from detector.analysis.baselines.columns import copied, joined, packed, taken, unpacked, written
-from detector.analysis.baselines.crew import PeersState
+from detector.analysis.baselines.crew import LEAST_GPUS, Peers, PeersState
 from detector.analysis.baselines.level import Level, LevelState
 from detector.analysis.baselines.lineage import Heir, Taught
-from detector.analysis.baselines.peers import LEAST_GPUS, Peers
 from detector.analysis.baselines.rows import Found, walk
 from detector.analysis.bounds import Notify, Page
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, Shift

@@ -1,4 +1,4 @@
-"""The state of the peers baseline: a column is a job, and holds one cell for each GPU.
+"""The peers baseline: its settings, and what it remembers. A column is a job, a cell a GPU.
 
 Jobs have 4 to some thousand GPUs, so what is known of single GPUs is kept flat, one job's GPUs
 after another's, in the roster's order.
@@ -19,9 +19,53 @@ from detector.analysis.baselines.columns import (
     unpacked,
     written,
 )
-from detector.series import FloatArray, IntArray, SmallArray
+from detector.series import Duration, FloatArray, IntArray, SmallArray
 
 VERSION = 1
+
+# A centre of fewer GPUs is mostly the culprit's own value.
+LEAST_GPUS = 4
+
+
+class Peers(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="type",
+    tag="peers",
+):
+    """Settings of the peers baseline.
+
+    Attributes
+    ----------
+    first_samples, first_span
+        How long a GPU is learned before it may be raised.
+    slack
+        Falls of less are no evidence. Half the fall that is found soonest.
+    evidence
+        ln of the mean number of samples of a job of one GPU between two false alarms; the
+        ln of a job's size is added.
+    hold_for, hold_samples
+        How long a fall must last. Written ``for`` in models/.
+    memory, memory_samples
+        Time constant with which level and noise follow healthy samples, at least.
+    patience
+        The longest that falls which once ended by themselves make later ones wait.
+    return_span
+        How long a GPU must be back before its fall is over.
+    """
+
+    first_samples: int = 60
+    first_span: Duration = Duration(600_000)
+    slack: float = 0.04
+    evidence: float = 16.0
+    hold_for: Duration = msgspec.field(default=Duration(120_000), name="for")
+    hold_samples: int = 6
+    memory: Duration = Duration(1_800_000)
+    memory_samples: int = 60
+    patience: Duration = Duration(1_500_000)
+    return_span: Duration = Duration(60_000)
 
 
 @dataclass(slots=True, kw_only=True)
