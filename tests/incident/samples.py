@@ -1,4 +1,6 @@
-"""Findings and incidents whose every value is known, for the tests of what comes after them."""
+"""Findings and incidents whose every value is known, and lives of one job's incidents."""
+
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -6,8 +8,11 @@ from detector.analysis.change import Confirmed, Direction, Estimate
 from detector.analysis.judge import Finding
 from detector.analysis.rules import Rule, Severity, Verdict
 from detector.fleet import Gpu, Job
-from detector.incident.happening import Found
+from detector.incident.happening import Found, Happening, Recovered
 from detector.incident.incident import Incident, State, Transition, TransitionType, incident_id
+from detector.incident.lifecycle import Lived, Policy, follow
+from detector.incident.measure import Measure
+from detector.incident.page import AskPage
 from detector.series import Duration, Interval
 
 JOB = Job(
@@ -24,6 +29,7 @@ JOB = Job(
     labels={"precision": "bf16"},
 )
 GPU = Gpu(uuid="GPU-3d7408b2-d525-643f-5bfc-45a761045e14", host="gpu-node-042", index=5)
+POLICY = Policy(keep_open=Duration.parse("2m"), expire=Duration.parse("1h"))
 NOON_MS = 1_796_000_400_000  # 2026-11-30T01:00:00Z
 
 
@@ -87,6 +93,35 @@ def found(
         summary="it fell",
     )
     return Found(time_ms=at_s * 1000, finding=finding, family=family)
+
+
+def back(at_s: int, *, since_s: int | None = None, metric: str = "ofu") -> Recovered:
+    """The metric is seen to be back at ``at_s``, since then unless said."""
+    since_ms = 1000 * (at_s if since_s is None else since_s)
+    return Recovered(time_ms=at_s * 1000, since_ms=since_ms, metric=metric)
+
+
+def live(
+    *happenings: Happening,
+    until_s: int = 1_000,
+    incidents: Sequence[Incident] = (),
+    job: Job = JOB,
+    now_s: int | None = None,
+    measure: Measure | None = None,
+    page: AskPage | None = None,
+) -> Lived:
+    """What becomes of the job's incidents up to ``until_s``."""
+    return follow(
+        incidents,
+        happenings,
+        until_ms=until_s * 1000,
+        job=job,
+        cluster="prod-a",
+        policy=POLICY,
+        now_ms=None if now_s is None else now_s * 1000,
+        measure=measure,
+        page=page,
+    )
 
 
 def incident(**changes: object) -> Incident:

@@ -4,7 +4,6 @@ In the tables a time is in seconds; ``"400 resolved: recovered"`` is a transitio
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,33 +16,10 @@ from detector.fleet import Gpu, Job
 from detector.incident.happening import Acted, Ended, Found, Happening, Recovered
 from detector.incident.incident import Incident, ResolveReason, State, Transition
 from detector.incident.ledger import Action
-from detector.incident.lifecycle import Lived, Policy, follow
-from detector.incident.measure import Measure
-from detector.series import Duration
-from tests.incident.samples import GPU, JOB, found
+from detector.incident.lifecycle import Lived
+from tests.incident.samples import GPU, JOB, POLICY, back, found, live
 
-POLICY = Policy(keep_open=Duration.parse("2m"), expire=Duration.parse("1h"))
 LONG = 10_000
-
-
-def live(
-    *happenings: Happening,
-    until_s: int = 1_000,
-    incidents: Sequence[Incident] = (),
-    job: Job = JOB,
-    now_s: int | None = None,
-    measure: Measure | None = None,
-) -> Lived:
-    return follow(
-        incidents,
-        happenings,
-        until_ms=until_s * 1000,
-        job=job,
-        cluster="prod-a",
-        policy=POLICY,
-        now_ms=None if now_s is None else now_s * 1000,
-        measure=measure,
-    )
 
 
 def told(lived: Lived) -> list[str]:
@@ -53,11 +29,6 @@ def told(lived: Lived) -> list[str]:
         why = step.incident.resolve_reason if step.type == "resolved" else None
         lines.append(f"{step.time_ms // 1000} {step.type}" + (f": {why}" if why else ""))
     return lines
-
-
-def back(at_s: int, *, since_s: int | None = None, metric: str = "ofu") -> Recovered:
-    since_ms = 1000 * (at_s if since_s is None else since_s)
-    return Recovered(time_ms=at_s * 1000, since_ms=since_ms, metric=metric)
 
 
 def replace_finding(happening: Found, **changes: Any) -> Found:

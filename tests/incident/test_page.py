@@ -1,20 +1,18 @@
 """The page bound's hold in an incident's life: when it is asked, and what the answer does."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detector.analysis.paging import Later, Passed
-from detector.fleet import Job
-from detector.incident.happening import Acted, Ended, Found, Happening, Recovered
+from detector.incident.happening import Acted, Ended, Found, Happening
 from detector.incident.incident import Incident, State, Transition
 from detector.incident.ledger import Action
-from detector.incident.lifecycle import Lived, Policy, follow
 from detector.incident.page import AskPage
-from detector.series import Duration
-from tests.incident.samples import JOB, found
-
-POLICY = Policy(keep_open=Duration.parse("2m"), expire=Duration.parse("1h"))
+from tests.incident import samples
+from tests.incident.samples import back, found
 
 
 def ripe_after(seconds: int, asked: list[int] | None = None) -> AskPage:
@@ -31,30 +29,11 @@ def ripe_after(seconds: int, asked: list[int] | None = None) -> AskPage:
     return page
 
 
-def live(
-    *happenings: Happening,
-    until_s: int = 2_000,
-    page: AskPage | None = None,
-    incidents: tuple[Incident, ...] = (),
-    job: Job = JOB,
-) -> Lived:
-    return follow(
-        incidents,
-        happenings,
-        until_ms=until_s * 1000,
-        job=job,
-        cluster="prod-a",
-        policy=POLICY,
-        page=ripe_after(700) if page is None else page,
-    )
+live = partial(samples.live, until_s=2_000, page=ripe_after(700))
 
 
 def told(steps: tuple[Transition, ...]) -> list[str]:
     return [f"{step.time_ms // 1000} {step.type} {step.incident.severity}" for step in steps]
-
-
-def back(at_s: int) -> Recovered:
-    return Recovered(time_ms=at_s * 1000, since_ms=at_s * 1000, metric="ofu")
 
 
 def test_what_passes_is_escalated_at_its_own_time_and_critical_from_then_on() -> None:

@@ -13,6 +13,7 @@ from detector.incident.incident import (
     Transition,
     TransitionType,
 )
+from tests.incident import samples
 
 MINUTE_MS = 60_000
 ONSET_MS = 1_795_913_460_000  # 2026-11-29 00:51 UTC
@@ -24,20 +25,9 @@ ROSTER = tuple(
 )
 CULPRIT = ROSTER[42 * 8 + 5]
 
-STRAGGLER = Incident(
+STRAGGLER = samples.incident(
     id="inc_abcdefghij0123456789",
-    cluster="prod-a",
     job=Job(id="5728163", name="llm-70b-v3", owner="alice", team="pretrain"),
-    kind="straggler",
-    family="performance",
-    metric="ofu",
-    direction="down",
-    cause="excursion",
-    state=State.OPEN,
-    revision=1,
-    severity="error",
-    confidence=0.97,
-    rule="straggler",
     summary="One GPU runs far below its peers while the others wait for it.",
     onset_ms=ONSET_MS,
     onset_low_ms=ONSET_MS - 2 * MINUTE_MS,
@@ -47,18 +37,15 @@ STRAGGLER = Incident(
     before=Estimate(value=0.412, low=0.409, high=0.415),
     after=Estimate(value=0.331, low=0.326, high=0.336),
     relative_change=-0.197,
+    before_samples=0,
+    after_samples=0,
+    features={},
     gpus=(CULPRIT,),
     gpu_places=(42 * 8 + 5,),
-    hosts_total=128,
-    gpus_total=1024,
-    attribution_confidence=0.91,
     ruled_out=(
         RuledOut(rule="restart", reason="no restart within 10 min"),
         RuledOut(rule="telemetry_fault", reason="all 1,024 GPUs report"),
     ),
-    runners_up=("throttle_thermal",),
-    runbook="docs/runbooks/straggler.md",
-    recommended_action="investigate_node",
 )
 
 
