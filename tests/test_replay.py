@@ -13,7 +13,6 @@ import pytest
 from benchmarks.recordings.labelled import judge
 from benchmarks.recordings.labelled import load as load_labelled
 from detector.analysis.judge import Content
-from detector.content import load, shipped
 from detector.fleet import Job
 from detector.incident.lifecycle import Policy
 from detector.replay import Replayed, as_line, replay
@@ -23,12 +22,6 @@ from detector.store.recording import Recording, read
 RECORDINGS = Path(__file__).parent / "recordings"
 # More recordings of the same kind that may not be given on with the project.
 MORE = Path(__file__).parents[2] / "shared/data/recordings"
-
-
-@pytest.fixture(scope="module")
-def content() -> Content:
-    """The shipped models and rules."""
-    return load(shipped() / "models", shipped() / "rules")
 
 
 def found(

@@ -10,7 +10,6 @@ from detector.analysis.baselines import Level, Model, columns
 from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected
 from detector.analysis.judge import Content
 from detector.analysis.watch import Watch, observe, packed, start
-from detector.content import load, shipped
 from detector.fleet import Job
 from detector.incident.incident import Incident, State
 from detector.incident.ledger import Saved, shard_of
@@ -21,12 +20,6 @@ T = 1_790_000_000_000
 HOUR = 3_600_000
 DAY = 24 * HOUR
 SILENT = Duration.parse("15m")
-
-
-@pytest.fixture(scope="module")
-def content() -> Content:
-    """The shipped models and rules."""
-    return load(shipped() / "models", shipped() / "rules")
 
 
 def batch(**times: list[int]) -> Batch:

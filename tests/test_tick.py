@@ -1,13 +1,13 @@
 """Laws of the pass: it may be cut, repeated, interrupted and restarted, and nothing changes."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from detector.analysis.judge import Content
-from detector.content import load, shipped
 from detector.demo.synth import SyntheticJob, scenario
 from detector.fleet import Job
 from detector.incident.incident import Incident, State
@@ -15,9 +15,11 @@ from detector.incident.ledger import SHARDS, Action, Commit, Saved, shard_of
 from detector.incident.lifecycle import Policy
 from detector.incident.route import Destination
 from detector.series import Batch, Duration, Window
-from detector.state import FleetState, restore
+from detector.state import restore
 from detector.store.memory import MemoryHistories, MemoryLedger
-from detector.tick import Report, Settings, run
+from detector.tick import Settings, run
+from tests import passes
+from tests.passes import histories
 
 START_MS = 1_790_000_000_000
 HOUR_MS = 3_600_000
@@ -28,12 +30,6 @@ SETTINGS = Settings(
     policy=Policy(),
     destinations=(Destination(name="pager", severity="warning"),),
 )
-
-
-@pytest.fixture(scope="module")
-def content() -> Content:
-    """The shipped models and rules."""
-    return load(shipped() / "models", shipped() / "rules")
 
 
 @pytest.fixture(scope="module")
@@ -60,40 +56,7 @@ def jobs() -> tuple[SyntheticJob, ...]:
     )
 
 
-def histories(jobs: Iterable[SyntheticJob], *, slice_entries: int = 360) -> MemoryHistories:
-    return MemoryHistories(
-        {item.job.id: item.window for item in jobs},
-        jobs={item.job.id: item.job for item in jobs},
-        slice_entries=slice_entries,
-    )
-
-
-def play(
-    source: MemoryHistories,
-    ledger: MemoryLedger,
-    content: Content,
-    *,
-    state: FleetState | None = None,
-    settings: Settings = SETTINGS,
-    until_ms: int = END_MS,
-) -> tuple[FleetState, list[Report]]:
-    """Run passes until nothing is left to read."""
-    state = restore(content) if state is None else state
-    reports = []
-    more = True
-    while more:
-        state, report = run(
-            state,
-            histories=source,
-            ledger=ledger,
-            content=content,
-            settings=settings,
-            now_ms=until_ms,
-            checkpoint=range(SHARDS),
-        )
-        reports.append(report)
-        more = report.more
-    return state, reports
+play = partial(passes.play, until_ms=END_MS, settings=SETTINGS)
 
 
 def told(ledger: MemoryLedger) -> list[Incident]:
@@ -131,8 +94,7 @@ def test_a_restart_from_what_was_saved_changes_nothing(
     play(histories(jobs), whole, content)
     source = histories(jobs)
     for hour in range(1, 5):
-        state = restore(content, broken.load(range(SHARDS)))
-        play(source, broken, content, state=state, until_ms=START_MS + hour * HOUR_MS)
+        play(source, broken, content, until_ms=START_MS + hour * HOUR_MS)
     assert told(broken) == told(whole)
 
 

@@ -9,7 +9,6 @@ import pytest
 from detector.analysis.change import Candidate, Confirmed, Rejected
 from detector.analysis.judge import Content, judge
 from detector.analysis.verify import verify
-from detector.content import load, shipped
 from detector.fleet import Gpu, Job
 from detector.incident.incident import Incident
 from detector.incident.lifecycle import Policy
@@ -55,12 +54,6 @@ def confirmed(x: FloatArray, candidate: Candidate) -> Confirmed:
     outcome = verify(candidate, window_of(x), GPU_OFU)
     assert isinstance(outcome, Confirmed), outcome
     return outcome
-
-
-@pytest.fixture(scope="module")
-def content() -> Content:
-    """The shipped models and rules."""
-    return load(shipped() / "models", shipped() / "rules")
 
 
 # -- verification --------------------------------------------------------------------------

@@ -94,12 +94,6 @@ def gone(pid: int) -> bool:
 
 
 @pytest.fixture
-def loopback() -> Iterator[Loopback]:
-    with Loopback() as receivers:
-        yield receivers
-
-
-@pytest.fixture
 def served(tmp_path: Path, loopback: Loopback) -> Iterator[Served]:
     served = Served(tmp_path, loopback)
     try:

@@ -62,12 +62,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server.kill()
 
 
-@pytest.fixture
-def loopback() -> Iterator[Loopback]:
-    with Loopback() as receivers:
-        yield receivers
-
-
 def named(events: list[EventDict], name: str) -> list[EventDict]:
     return [event for event in events if event["event"] == name]
 

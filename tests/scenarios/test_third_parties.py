@@ -2,7 +2,6 @@
 
 import re
 import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from detector.cli import main
+from detector.config import Config
 from detector.demo.loopback import Loopback
 from detector.store.keys import Keys
 from tests.scenarios.stage import (
@@ -41,12 +41,6 @@ ODD_NAMES = (
     "名前",
     "s07",
 )
-
-
-@pytest.fixture
-def loopback() -> Iterator[Loopback]:
-    with Loopback() as server:
-        yield server
 
 
 def add(client: redis.Redis, key: str, entry: str, *fields: bytes | str | float) -> None:
@@ -116,9 +110,8 @@ def malformed(client: redis.Redis) -> dict[str, tuple[str, int]]:
 
 
 def test_every_kind_of_nonsense_is_counted_shown_and_logged_once_and_stops_nobody(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, loopback: Loopback, tmp_path: Path
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     write(redis_client)
     expected = malformed(redis_client)
     clock = Clock()
@@ -144,9 +137,8 @@ def test_every_kind_of_nonsense_is_counted_shown_and_logged_once_and_stops_nobod
 
 
 def test_keys_that_name_no_job_are_shown_with_the_list_of_jobs(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, tmp_path: Path
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     for key in ("ofu:{}:s", "ofu:{a b}:s", "ofu:{a%2fb}:s", f"ofu:{{{'x' * 600}}}:s"):
         add(redis_client, key, f"{END_MS}-0", "v", 0.4)
     add(redis_client, "ofu:{\x1b[2Jx}:s", f"{END_MS}-0", "v", 0.4)
@@ -165,9 +157,8 @@ def test_keys_that_name_no_job_are_shown_with_the_list_of_jobs(
 
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_a_job_of_any_name_is_listed_and_shown_and_harms_no_terminal(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path, name: str
+    redis_client: redis.Redis, config: Config, tmp_path: Path, name: str
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     for k in range(3):
         key = Keys().samples(name)
         add(redis_client, key, f"{END_MS - 20_000 + 10_000 * k}-0", "v", "bad" if k else 0.4)
@@ -184,9 +175,8 @@ def test_a_job_of_any_name_is_listed_and_shown_and_harms_no_terminal(
 
 
 def test_ids_that_went_back_are_told_of_and_the_job_goes_on(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, tmp_path: Path
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     key, clock = "ofu:{j}:s", Clock()
     with watching(config, clock) as service:
         add(redis_client, key, f"{END_MS}-0", "v", 0.4)
@@ -203,9 +193,8 @@ def test_ids_that_went_back_are_told_of_and_the_job_goes_on(
 
 
 def test_a_fall_is_told_although_each_gpus_values_do_not_fit_the_roster(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, loopback: Loopback
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     redis_client.hset("ofu:{falls}:m", "gpus", "GPU-a,GPU-b")
     window = fleet()[0].window
     for time_ms, ofu in zip(window.times_ms.tolist(), window.fields["ofu"], strict=True):
@@ -221,9 +210,8 @@ def test_a_fall_is_told_although_each_gpus_values_do_not_fit_the_roster(
 
 @pytest.mark.parametrize("kind", ["string", "garbage"])
 def test_a_fall_is_told_although_all_else_of_the_job_is_nonsense(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path, kind: str
+    redis_client: redis.Redis, config: Config, loopback: Loopback, tmp_path: Path, kind: str
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     if kind == "string":
         for name in "mehr":
             redis_client.set(f"ofu:{{falls}}:{name}", "nonsense")
@@ -258,9 +246,8 @@ def test_a_fall_is_told_although_all_else_of_the_job_is_nonsense(
 
 
 def test_a_job_that_breaks_the_detector_is_set_aside_and_the_others_are_watched(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, tmp_path: Path
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     write(redis_client)
     # A rule that no check has seen breaks the judgement of the one job that has a change.
     unchecked: Any = (SimpleNamespace(family="\x1b[2J"),)

@@ -1,13 +1,11 @@
 """Whole timelines, from a sample in Redis to a message at a receiver, with deaths between."""
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
-import pytest
 import redis
 
+from detector.config import Config
 from detector.demo.loopback import Loopback
 from detector.incident.ledger import Action
 from detector.store.keys import Keys
@@ -17,7 +15,6 @@ from tests.scenarios.stage import (
     END_MS,
     START_MS,
     Clock,
-    configured,
     fleet,
     roots,
     told,
@@ -29,20 +26,13 @@ TRUTH = fleet()[0].truth
 MOMENT_MS = 30  # a lease that a dead process leaves behind for no longer than this
 
 
-@pytest.fixture
-def loopback() -> Iterator[Loopback]:
-    with Loopback() as server:
-        yield server
-
-
 def after_lease() -> None:
     time.sleep(2 * MOMENT_MS / 1000)
 
 
 def test_a_fall_is_told_once_to_everybody_however_often_the_service_looks(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, loopback: Loopback
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     clock, last_ms = Clock(), 0
     with watching(config, clock) as service:
         for step in range(1, 19):  # three hours, ten minutes at a time
@@ -66,9 +56,8 @@ def test_a_fall_is_told_once_to_everybody_however_often_the_service_looks(
 
 
 def test_a_service_that_dies_between_judging_and_telling_loses_nothing_and_repeats_nothing(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, loopback: Loopback
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     write(redis_client)
     clock = Clock()
     with watching(config, clock, lease_ms=MOMENT_MS) as first:
@@ -89,9 +78,8 @@ def test_a_service_that_dies_between_judging_and_telling_loses_nothing_and_repea
 
 
 def test_a_death_after_sending_and_before_noting_it_shows_in_no_channel(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, loopback: Loopback
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     write(redis_client)
     clock = Clock()
     with watching(config, clock, lease_ms=MOMENT_MS) as first:
@@ -121,9 +109,8 @@ def test_a_death_after_sending_and_before_noting_it_shows_in_no_channel(
 
 
 def test_a_state_that_is_lost_with_its_incidents_kept_tells_nothing_again(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, loopback: Loopback
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     write(redis_client)
     clock = Clock()
     with watching(config, clock, lease_ms=MOMENT_MS) as first:
@@ -142,9 +129,8 @@ def test_a_state_that_is_lost_with_its_incidents_kept_tells_nothing_again(
 
 
 def test_what_people_call_expected_ends_the_incident_and_edits_its_message(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, loopback: Loopback
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     write(redis_client)
     clock, ledger = Clock(), Ledger(redis_client, Keys())
     with watching(config, clock) as service:
@@ -170,9 +156,8 @@ def test_what_people_call_expected_ends_the_incident_and_edits_its_message(
 
 
 def test_a_receiver_that_is_down_holds_up_nobody_and_is_told_when_it_is_back(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, loopback: Loopback
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     write(redis_client)
     clock = Clock()
     loopback.fail_next("/api", status=503, times=1)
@@ -190,9 +175,8 @@ def test_a_receiver_that_is_down_holds_up_nobody_and_is_told_when_it_is_back(
 
 
 def test_two_services_lead_in_turn_and_alert_once(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, loopback: Loopback
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     half_ms = (START_MS + END_MS) // 2
     write(redis_client, until_ms=half_ms)
     clock = Clock()
@@ -220,9 +204,8 @@ def test_two_services_lead_in_turn_and_alert_once(
 
 
 def test_a_service_that_ends_in_order_leaves_the_lead_and_all_it_knew(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     write(redis_client)
     clock = Clock()
     with watching(config, clock) as first:

@@ -4,12 +4,10 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pytest
 import redis
 from structlog.testing import capture_logs
 
@@ -20,13 +18,7 @@ from detector.incident.incident import Transition
 from detector.service import Service
 from detector.store.history import History, HistorySettings, Sample
 from detector.store.keys import Keys
-from tests.scenarios.stage import END_MS, Clock, configured, content, told, watching, write
-
-
-@pytest.fixture
-def loopback() -> Iterator[Loopback]:
-    with Loopback() as server:
-        yield server
+from tests.scenarios.stage import END_MS, Clock, content, told, watching, write
 
 
 def plain(folder: Path, valkey: str, *, more: str = "") -> Config:
@@ -50,9 +42,8 @@ def used() -> Used:
 
 
 def test_two_hundred_passes_leave_no_thread_and_no_file_open(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     write(redis_client)
     clock = Clock()
     with watching(config, clock) as service:
@@ -175,9 +166,8 @@ def test_each_transition_is_announced_once_after_it_was_committed(
 
 
 def test_what_is_stored_and_cannot_be_read_costs_no_start_and_no_second_alert(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, loopback: Loopback
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     write(redis_client)
     with watching(config, Clock(), lease_ms=30) as service:
         service.tick()
@@ -199,9 +189,8 @@ def test_what_is_stored_and_cannot_be_read_costs_no_start_and_no_second_alert(
 
 
 def test_it_stops_between_deliveries_and_the_rest_is_kept(
-    redis_client: redis.Redis, valkey: str, loopback: Loopback, tmp_path: Path
+    redis_client: redis.Redis, config: Config, loopback: Loopback
 ) -> None:
-    config = configured(tmp_path, loopback, redis=f'url = "unix://{valkey}"')
     write(redis_client)
     with watching(config, Clock(), lease_ms=30) as service:
         service.tick()
