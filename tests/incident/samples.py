@@ -158,7 +158,7 @@ def incident(**changes: object) -> Incident:
         attribution_confidence=0.91,
         gpus_total=1024,
         hosts_total=128,
-        runbook="docs/runbooks/straggler.md",
+        runbook="docs/rules.md#straggler",
         recommended_action="investigate_node",
         away=("ofu",),
         news_ms=NOON_MS,
