@@ -157,7 +157,7 @@ def test_the_message_says_what_how_bad_since_when_where_how_sure_and_what_to_do(
         "One GPU runs far below its peers",
         "*Ruled out:* restart (no restart within 10 min)",
         "*Do:* look at the node before anything else",
-        "docs/rules.md#straggler",
+        "section straggler of docs/rules.md",
     ):
         assert fact in said
 
