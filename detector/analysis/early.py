@@ -17,7 +17,7 @@ import numpy as np
 
 from detector.analysis.baselines import Level, Model
 from detector.analysis.change import Candidate, Confirmed, Rejected
-from detector.analysis.phases import CLOCKS, OF_TRAINING, OPEN_PHASE, joined
+from detector.analysis.phases import CLOCKS, OF_TRAINING, OPEN_PHASE, phases_of
 from detector.analysis.verify import verify, window_start_ms
 from detector.series import ContextEvent, Duration, FloatArray, Series, Window, iso
 
@@ -108,7 +108,7 @@ def _grounds_of(candidate: Candidate, window: Window, model: Model) -> str | Rej
     series, baseline = window.series(model.metric), model.baseline
     if series is None or not isinstance(baseline, Level):
         return Rejected(reason=f"the history holds no {model.metric} around the onset")
-    events = joined(window.events)
+    events = phases_of(window.events)
     falls, low = _falls(candidate, series, events, window, baseline)
     if _stands_still(candidate, model):
         return _hang(candidate, falls, events, baseline)

@@ -20,7 +20,7 @@ CLOCKS = Duration(60_000)
 OF_TRAINING = ("checkpoint", "evaluation")
 
 
-def joined(events: Iterable[ContextEvent]) -> tuple[ContextEvent, ...]:
+def phases_of(events: Iterable[ContextEvent]) -> tuple[ContextEvent, ...]:
     """Return the announced phases, each once: with its end where that was told later.
 
     Who announces a phase as it begins, and again with its end when it is over, means one phase.
@@ -58,7 +58,7 @@ def announced(candidate: Candidate, events: Sequence[ContextEvent]) -> Rejected 
     """
     if candidate.cause in ("frozen", "band"):
         return None
-    for event in joined(events):
+    for event in phases_of(events):
         if _explains(event, candidate):
             kind, start_ms = event.kind.replace("_", " "), event.span.start_ms
             return Rejected(reason=f"an announced {kind} explains it (since {iso(start_ms)})")

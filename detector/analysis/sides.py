@@ -104,4 +104,4 @@ def spike(low: BoolArray) -> Rejected | None:
     """Refuse what is back already: too few of the samples since the onset are low."""
     if low.mean() >= _LOW_SHARE:
         return None
-    return Rejected(reason=f"a spike: only {low.sum()} of {len(low)} samples are low")
+    return Rejected(reason=f"a spike: only {low.sum()} of {len(low)} samples low")

@@ -33,6 +33,8 @@ _DAYS = {"notify": 400.0, "page": 3_750.0}
 _KNOBS = {"notify": "caution", "page": "after"}
 # A shorter recording is over before its first hour and one to be watched have passed.
 _LEAST_MS = 7_200_000
+# Options whose value says where the settings came from.
+_SETTINGS_FROM = ("--config", "--models")
 # Alarms in recordings that are listed; the rest are counted.
 _LISTED = 20
 
@@ -304,8 +306,17 @@ def _calibration(
 
 
 def _plain(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with files by their names: a model is no place for one's folders."""
-    return [Path(one).name if "/" in one else one for one in arguments]
+    """Return the arguments as they were given, but for the folders of recordings.
+
+    A model is no place for where somebody keeps recordings; what the command was told to read
+    its settings from is needed to run it again.
+    """
+    kept: list[str] = []
+    option = False
+    for one in arguments:
+        kept.append(one if option or one.startswith("-") else Path(one).name or one)
+        option = one in _SETTINGS_FROM
+    return kept
 
 
 def _write(

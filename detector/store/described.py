@@ -132,6 +132,9 @@ def _text(place: str, name: str, value: object) -> str:
     """Return a JSON value as a hash would hold it."""
     if isinstance(value, str):
         return value
+    if name == "lineage" and not _ids(value):
+        msg = f'{place}: {name}: write ids as text, "run-1" or ["run-1", "run-2"]'
+        raise RecordingError(msg)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -142,6 +145,11 @@ def _text(place: str, name: str, value: object) -> str:
         return ",".join(str(item) for item in value)
     msg = f"{place}: {name}: write text, a number or a list of texts"
     raise RecordingError(msg)
+
+
+def _ids(value: object) -> bool:
+    """Whether it names earlier runs: a number is no id that a recording gives."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def described(

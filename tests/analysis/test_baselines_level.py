@@ -276,6 +276,21 @@ def test_a_frozen_exporter_is_found_teaches_nothing_and_ends() -> None:
     assert seconds(recovery.time_ms) == 4630
 
 
+def test_a_job_that_stands_still_bit_for_bit_now_and_then_is_told_once() -> None:
+    values = levels((0.5, 2000))
+    for first in (400, 800, 1200, 1600):
+        values[first : first + 80] = values[first]
+    (change,) = alarms(detect(times(2000), values))
+    assert change.cause == "frozen"
+
+
+def test_a_freeze_far_longer_than_the_one_before_is_told_again() -> None:
+    values = levels((0.5, 1400))
+    values[400:460] = values[399]
+    values[800:1100] = values[799]
+    assert [item.cause for item in alarms(detect(times(1400), values))] == ["frozen"] * 2
+
+
 QUIET = {
     "constant": np.full(600, 0.4),
     "nothing": np.zeros(600),
@@ -324,6 +339,30 @@ def test_accepting_the_present_level_ends_the_change_for_good() -> None:
     expected, edge = band_of(OFU.baseline, after.state)
     assert expected[0] == pytest.approx(0.5, abs=0.01)
     assert 0.4 < edge[0] < 0.45
+
+
+def test_a_fall_right_after_the_new_level_was_accepted_is_measured_from_that_level() -> None:
+    stamps, values = times(560), levels((0.5, 400), (0.4, 102), (0.3, 58))
+    step = advance(OFU.baseline, empty(OFU.baseline, 1), panel(stamps[:500], values[:500]))
+    assert step.rest is not None
+    state = settle(OFU.baseline, step.state, {0: believed(step.candidates[0])})
+    state = accept(OFU.baseline, advance(OFU.baseline, state, step.rest).state, np.array([0]))
+    after = advance(OFU.baseline, state, panel(stamps[500:], values[500:]))
+    (fall,) = after.candidates
+    assert fall.before == pytest.approx(0.4, abs=0.01)
+    assert seconds(fall.onset_ms) == pytest.approx(5020, abs=20)
+
+
+def test_an_accepted_level_is_settled_at_once_and_small_falls_below_it_are_found() -> None:
+    stamps, values = times(600), levels((0.5, 400), (0.4, 100), (0.38, 100), noise=0.002)
+    step = advance(OFU.baseline, empty(OFU.baseline, 1), panel(stamps[:500], values[:500]))
+    assert step.rest is not None
+    state = settle(OFU.baseline, step.state, {0: believed(step.candidates[0])})
+    state = accept(OFU.baseline, advance(OFU.baseline, state, step.rest).state, np.array([0]))
+    after = advance(OFU.baseline, state, panel(stamps[500:], values[500:]))
+    (fall,) = after.candidates
+    assert fall.before == pytest.approx(0.4, abs=0.005)
+    assert fall.after == pytest.approx(0.38, abs=0.005)
 
 
 def test_while_a_change_is_on_the_expected_level_is_the_old_one() -> None:

@@ -125,3 +125,18 @@ def test_shipped_models_of_a_wheel_are_never_written(
     shutil.copytree(shipped() / "models", packaged / "models")
     monkeypatch.setattr("detector.tables.shipped", lambda: packaged)
     assert "ofuwatch init DIR" in refused("--models", packaged / "models")
+
+
+def test_the_command_that_is_written_names_the_configuration_as_it_was_given(
+    models: Path, recordings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = models.parent / "ofuwatch.toml"
+    shutil.copytree(shipped() / "rules", models.parent / "rules")
+    config.write_text('[content]\nmodels = "models"\n')
+    for given in (["--config", str(config)], [f"--config={config}"]):
+        arguments = [str(recordings), *given, "--target", "30", "--workers", "1"]
+        monkeypatch.setattr("sys.argv", ["ofuwatch", "calibrate", *arguments])
+        done = called(*arguments)
+        assert done.exit_code == 0, done.output
+        said = bound(models)["calibration"]["command"]
+        assert said.startswith(f"ofuwatch calibrate {recordings.name} {' '.join(given)} ")

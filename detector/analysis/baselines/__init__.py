@@ -285,7 +285,7 @@ def accept(baseline: Baseline, state: State, columns: IntArray) -> State:
     match baseline, state:
         case (Level(), LevelState()):
             level = copied(state)
-            _standing.accepted(level, columns)
+            _standing.accepted(baseline, level, columns)
             return level
         case (Ceiling(), CeilingState()):
             ceiling = copied(state)

@@ -24,7 +24,7 @@ from detector.series import Duration, FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
-VERSION = 4
+VERSION = 5
 """Grows with every change of the state's meaning; older packed states then start cold."""
 
 # Samples kept per column: a robust level from a minute of 1 s samples.
@@ -236,8 +236,9 @@ class LevelState(Columns):
         last one that did, their sum.
     steady_ms, steady_level, steady_up, steady_up_ms
         Since when the level has not been climbing back, and what shows when it does.
-    run_value, run_ms, run_count, run_longest, frozen, thaw
-        Run of identical values; ``frozen`` is 1 after a raised, 2 after a confirmed one.
+    run_value, run_ms, run_count, run_longest, stuck_longest, frozen, thaw
+        Run of identical values; ``frozen`` is 1 after a raised, 2 after a confirmed one, and
+        ``stuck_longest`` the longest of those, samples.
     held_level, held_scale, change_ms, change_level, back_count, back_ms
         The baseline from before a confirmed change, the change's onset and level, samples in a
         row that are back.
@@ -309,6 +310,7 @@ class LevelState(Columns):
     run_ms: IntArray
     run_count: IntArray
     run_longest: IntArray
+    stuck_longest: IntArray
     frozen: IntArray
     thaw: IntArray
     held_level: FloatArray

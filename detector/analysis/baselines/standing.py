@@ -34,8 +34,13 @@ _THAWED = 3
 # A run of identical values must be so many times as long as any before it: series with few
 # digits repeat themselves.
 _RUN_FACTOR = 4
+# And so many times as long as any that was raised: a job that stands still bit for bit now and
+# then is told once, not at each phase. Chosen: phases of one kind vary by less than threefold.
+_STUCK_FACTOR = 3
 # A refused drift is asked about again after this part of the time that it has lasted.
 _PATIENCE = 4
+# Samples whose median is the level that people accept, where no change is on.
+_ACCEPTED = 16
 # Identical values in a row from which on a run teaches nothing.
 SUSPECT_RUN = 5
 # Samples over which the noise is measured. Chosen: half an hour of 10 s samples.
@@ -95,15 +100,29 @@ def _quieten(baseline: Level, state: LevelState, column: int, raised: int) -> No
     state.quiet_level[column] = state.raised_level[column] - 0.5 * fall
 
 
-def accepted(state: LevelState, columns: IntArray) -> None:
-    """Make the present level the baseline, in place."""
+def accepted(baseline: Level, state: LevelState, columns: IntArray) -> None:
+    """Make the present level the baseline, in place.
+
+    Of a change that is on it is the level since its onset, at once, where that is two blocks
+    or more old: people have said that it stays, so nothing is left to wait for.
+    """
     for column in columns:
-        latest = recent(state, np.array([column]), 16)
+        held, before = state.held_level[column], float(state.level[column])
+        since = 0
+        if np.isfinite(held):
+            lasted_ms = state.seen_ms[column] - state.change_ms[column]
+            since = min(round(lasted_ms / max(float(state.step_ms[column]), 1.0)), RING)
+        at_once = since >= 2 * baseline.block_samples
+        latest = recent(state, np.array([column]), since if at_once else _ACCEPTED)
         known = latest[np.isfinite(latest)]
         state.held_level[column] = np.nan
         state.frozen[column] = min(int(state.frozen[column]), 1)
-        if np.isfinite(state.level[column]) and len(known):
-            _restart(state, int(column), float(np.median(known)))
+        if not (np.isfinite(before) and len(known)):
+            continue
+        _restart(state, int(column), float(np.median(known)))
+        if at_once:
+            state.settled[column] = True
+            noise.guess(baseline, state, np.array([column]))
 
 
 def _restart(state: LevelState, column: int, level: float) -> None:
@@ -184,6 +203,8 @@ def watch_runs(
     same = values == state.run_value
     ended = ~same & (state.frozen == 0) & (state.run_count > 0)
     state.run_longest = np.maximum(state.run_longest, np.where(ended, state.run_count, 0))
+    stuck = np.where(~same & (state.frozen > 0), state.run_count, 0)
+    state.stuck_longest = np.maximum(state.stuck_longest, stuck)
     state.run_ms = np.where(same, state.run_ms, times_ms)
     state.run_count = np.where(same, state.run_count + 1, 1)
     state.run_value = values.copy()
@@ -193,6 +214,7 @@ def watch_runs(
         return
     long &= (times_ms - state.run_ms >= baseline.frozen_span) & (state.raised == 0)
     long &= (state.run_longest > 0) & (state.run_count >= _RUN_FACTOR * state.run_longest)
+    long &= state.run_count > _STUCK_FACTOR * state.stuck_longest
     # A series that never moved before is constant, not frozen.
     long &= state.count - state.run_count >= baseline.frozen_samples
     long &= values > baseline.still * state.level
