@@ -64,7 +64,7 @@ def settled(
             if isinstance(outcome, Confirmed):
                 _hold(state, column, outcome)
             elif outcome.rebase:
-                accepted(state, np.array([column]))
+                _rebase(state, column, _ACCEPTED)
             else:
                 _quieten(baseline, state, column, raised)
 
@@ -106,23 +106,27 @@ def accepted(baseline: Level, state: LevelState, columns: IntArray) -> None:
     Of a change that is on it is the level since its onset, at once, where that is two blocks
     or more old: people have said that it stays, so nothing is left to wait for.
     """
-    for column in columns:
-        held, before = state.held_level[column], float(state.level[column])
+    for column in columns.tolist():
         since = 0
-        if np.isfinite(held):
-            lasted_ms = state.seen_ms[column] - state.change_ms[column]
+        if np.isfinite(state.held_level[column]):
+            lasted_ms = float(state.seen_ms[column] - state.change_ms[column])
             since = min(round(lasted_ms / max(float(state.step_ms[column]), 1.0)), RING)
         at_once = since >= 2 * baseline.block_samples
-        latest = recent(state, np.array([column]), since if at_once else _ACCEPTED)
-        known = latest[np.isfinite(latest)]
-        state.held_level[column] = np.nan
-        state.frozen[column] = min(int(state.frozen[column]), 1)
-        if not (np.isfinite(before) and len(known)):
-            continue
-        _restart(state, int(column), float(np.median(known)))
-        if at_once:
+        if _rebase(state, column, since if at_once else _ACCEPTED) and at_once:
             state.settled[column] = True
             noise.guess(baseline, state, np.array([column]))
+
+
+def _rebase(state: LevelState, column: int, samples: int) -> bool:
+    """Begin anew at the median of so many latest samples; False where there is no level."""
+    latest = recent(state, np.array([column]), samples)
+    known = latest[np.isfinite(latest)]
+    state.held_level[column] = np.nan
+    state.frozen[column] = min(int(state.frozen[column]), 1)
+    if not (np.isfinite(state.level[column]) and len(known)):
+        return False
+    _restart(state, column, float(np.median(known)))
+    return True
 
 
 def _restart(state: LevelState, column: int, level: float) -> None:
