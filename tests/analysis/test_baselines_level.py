@@ -104,6 +104,28 @@ def test_a_long_evaluation_is_taught_by_one_alarm_at_most() -> None:
     assert len(folded.recoveries) == 1
 
 
+def test_an_evaluation_may_take_twice_as_long_as_any_before_it() -> None:
+    values = with_dips(levels((0.5, 3000), noise=0.01), every=360, lasting=48, to=0.6)
+    values = np.concatenate([values, levels((0.3, 110), (0.5, 60), noise=0.006)])
+    assert not detect(times(len(values)), values).outcomes
+
+
+def test_a_fall_near_the_level_of_evaluations_is_found_after_half_as_much_again() -> None:
+    values = with_dips(levels((0.5, 3000), noise=0.005), every=360, lasting=48, to=0.6)
+    values = np.concatenate([values, levels((0.278, 110))])
+    (change,) = alarms(detect(times(len(values)), values))
+    assert 700 <= seconds(change.detected_ms) - 30_000 <= 740
+
+
+def test_a_chain_of_known_phases_is_known_however_long() -> None:
+    values = with_dips(levels((0.5, 480), noise=0.01), every=100, lasting=18, to=0.65)
+    values[150:168] *= 0.3
+    values[250:268] *= 0.3
+    chain = levels((0.325, 20), (0.15, 20), (0.325, 20), (0.15, 20), noise=0.006)
+    values = np.concatenate([values, chain, levels((0.5, 60))])
+    assert not alarms(detect(times(len(values)), values))
+
+
 def test_a_checkpoint_in_the_middle_of_an_evaluation_is_silent() -> None:
     values = with_dips(levels((0.5, 3000), noise=0.01), every=350, lasting=50, to=0.6)
     values[2120:2132] *= 0.3

@@ -39,6 +39,9 @@ _SHALLOW = 1.5
 # Standard deviations of a sample by which the mean of a part may be off. Three standard errors
 # of 3 min of 10 s samples are 0.7, and what slows the work makes its noise smaller.
 _BLUR = 0.5
+# A kind reaches as far as so many times the mean distance at which its phases lay from its
+# centre: 2.4 standard deviations. But not less than this share of the usual reach.
+_SPREAD, _NARROW = 3.0, 0.4
 # All pairs of two kinds.
 _FIRST, _SECOND = np.triu_indices(HABITS, 1)
 # Samples in a row that are back inside before an excursion is over: one may be a glitch.
@@ -211,7 +214,7 @@ def _close_part(baseline: Level, state: LevelState, at: IntArray) -> None:
     state.main_level[at] = np.where(longest, relative, state.main_level[at])
     state.main_ms[at] = np.where(longest, lasted_ms, state.main_ms[at])
     state.spent_ms[at] += unexplained_ms(
-        baseline, state, at, relative=other, lasted_ms=other_ms
+        baseline, state, at, relative=other, lasted_ms=other_ms, over=True
     )
     known = other_ms > 0
     learn(baseline, state, at[known], relative=other[known], lasted_ms=other_ms[known])
@@ -281,6 +284,8 @@ def learn(
     before = np.where(known, state.habit_level[at, slot], relative)
     # Slowly: the kind is the centre of what was seen, not the latest one.
     state.habit_level[at, slot] = before + 0.3 * (relative - before)
+    spread = np.where(known, state.habit_spread[at, slot], baseline.habit_width / _SPREAD)
+    state.habit_spread[at, slot] = spread + 0.3 * (abs(relative - before) - spread)
     longest = np.where(known, state.habit_ms[at, slot], 0)
     state.habit_ms[at, slot] = np.maximum(longest, np.minimum(lasted_ms, baseline.patience))
 
@@ -314,14 +319,15 @@ def habit_ms(
 
     That is ``factor`` times the longest of its kind, ``habit_factor`` where none is given.
     """
+    factor = factor or baseline.habit_factor
     # Both levels are means of many samples, blurred by less than the noise of one.
-    width = baseline.habit_width + _BLUR * relative * state.scale[at] / state.level[at]
+    blur = _BLUR * relative * state.scale[at] / state.level[at]
+    width = baseline.habit_width + blur
     kinds, lasting_ms = state.habit_level[at], state.habit_ms[at]
-    alike = abs(kinds - relative[:, None]) <= width[:, None]
     # What stops the job halts it at the same level before a lasting fall and in it.
     held = relative * state.level[at] / state.held_level[at]
-    alike |= abs(kinds - held[:, None]) <= width[:, None]
-    longest = np.where(alike, lasting_ms, 0).max(axis=1)
+    off = np.fmin(abs(kinds - relative[:, None]), abs(kinds - held[:, None]))
+    longest = np.where(off <= width[:, None], lasting_ms, 0).max(axis=1)
     # Two at a time slow the job by the product of both, for as long as the shorter one lasts.
     deep = np.where(kinds < 1 - baseline.deep, kinds, np.nan)
     both = deep[:, _FIRST] * deep[:, _SECOND]
@@ -329,23 +335,30 @@ def habit_ms(
     alike = abs(both - relative[:, None]) <= width[:, None]
     longest = np.maximum(longest, np.where(alike, shorter_ms, 0).max(axis=1))
     most = np.maximum(float(baseline.habit_cap), baseline.habit_margin * longest)
-    wait = np.minimum((factor or baseline.habit_factor) * longest, most)
+    wait = np.minimum(factor * longest, most)
+    # On the very level of a long phase it is that phase, and may last twice as long too.
+    spread = np.minimum(_SPREAD * state.habit_spread[at], baseline.habit_width)
+    same = off <= np.maximum(spread, _NARROW * baseline.habit_width) + blur[:, None]
+    wait = np.maximum(wait, factor * np.where(same, lasting_ms, 0).max(axis=1))
     return np.asarray(np.minimum(wait, float(baseline.patience)))
 
 
 def unexplained_ms(
     baseline: Level, state: LevelState, at: IntArray, *, relative: FloatArray,
-    lasted_ms: IntArray,
+    lasted_ms: IntArray, over: bool,
 ) -> FloatArray:  # fmt: skip
     """Return how much of a part's time its kind does not explain.
 
     An excursion of any course is news once this sums up to what an unknown one is given.
+    Nothing is left of a part that is ``over`` and was as short as its kind may be: a chain of
+    phases that are known is as known as each of them.
     """
     onset_ms = state.dip_ms[at]
     unknown = unknown_ms(baseline, state, at, onset_ms=onset_ms, relative=np.ones(len(at)))
+    habit = habit_ms(baseline, state, at, relative=relative)
     wait = unknown_ms(baseline, state, at, onset_ms=onset_ms, relative=relative)
-    wait = np.maximum(wait, habit_ms(baseline, state, at, relative=relative))
-    return np.minimum(np.maximum(lasted_ms - (wait - unknown), 0.0), lasted_ms)
+    left = np.maximum(lasted_ms - (np.maximum(wait, habit) - unknown), 0.0)
+    return np.where(over & (lasted_ms <= habit), 0.0, np.minimum(left, lasted_ms))
 
 
 def _unexplained(
@@ -354,12 +367,12 @@ def _unexplained(
 ) -> BoolArray:  # fmt: skip
     """Return which excursions have lasted longer than habits explain, or than any may."""
     present = unexplained_ms(
-        baseline, state, at, relative=relative, lasted_ms=now_ms - state.part_ms[at]
+        baseline, state, at, relative=relative, lasted_ms=now_ms - state.part_ms[at], over=False
     )
     spent, main_ms = state.spent_ms[at], state.main_ms[at]
     if anywhere(main_ms > 0):
         spent = spent + unexplained_ms(
-            baseline, state, at, relative=state.main_level[at], lasted_ms=main_ms
+            baseline, state, at, relative=state.main_level[at], lasted_ms=main_ms, over=True
         )
     believed = (present > 0) & (present + spent >= wait)
     believed |= ~state.dip_still[at] & (now_ms - state.dip_ms[at] >= baseline.patience)
