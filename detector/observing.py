@@ -71,7 +71,9 @@ class Jobs:
     def __init__(self, histories: Histories, content: Content) -> None:
         self._histories = histories
         self._gpus = content.gpus
-        self._bounds = {model.metric: model.page for model in content.models if model.page}
+        self._bounds = {
+            model.metric: (model, model.page) for model in content.models if model.page
+        }
         self._known: dict[str, Job] = {}
 
     def __getitem__(self, job: str) -> Job:
@@ -107,8 +109,13 @@ class Jobs:
     def page(self, incident: Incident, at_ms: int) -> Passed | Later | None:
         """Return whether one of the incident's fallen metrics passes its page bound."""
         answers = [
-            ask(_fall(incident, metric, at_ms), bound, self._reader(incident.job.id, metric))
-            for metric, bound in self._bounds.items()
+            ask(
+                _fall(incident, metric, at_ms),
+                model,
+                bound,
+                self._reader(incident.job.id, metric),
+            )
+            for metric, (model, bound) in self._bounds.items()
             if metric in incident.away
         ]
         passed = [answer for answer in answers if isinstance(answer, Passed)]

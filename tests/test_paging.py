@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from detector.analysis.judge import Content
+from detector.analysis.paging import Fall, Later, ask
 from detector.cli.replay import command
 from detector.content import load, shipped
 from detector.fleet import Job
@@ -17,7 +18,7 @@ from detector.incident.incident import Incident, State, Transition
 from detector.incident.ledger import Action
 from detector.incident.lifecycle import Policy
 from detector.replay import replay
-from detector.series import ContextEvent, FloatArray, Interval, Window
+from detector.series import ContextEvent, FloatArray, Interval, Series, Window
 from detector.state import restore
 from detector.store.memory import MemoryHistories, MemoryLedger
 from detector.store.recording import Recording
@@ -126,7 +127,8 @@ def test_nobody_is_woken_by(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "from_min"),
     [
-        ("to whoever comes back after 8 min, for two", 10.0),
+        # The first 8 min went by, and it stands on their very level: two and a half times that.
+        ("to whoever comes back after 8 min, for two", 10.0 + 8.0),
         # And its warm-up is waited for.
         ("before a restart", 9.0 + 5.0),
         # Little of a silence counts, and 6 min before it.
@@ -158,6 +160,44 @@ def test_a_fall_in_a_young_job_must_last_longer_than_its_first_phases() -> None:
     (item,) = incidents(young)
     assert item.paged_ms is not None
     assert item.paged_ms - START_MS >= (30 + 90) * 60_000
+
+
+def test_an_evaluation_of_twice_its_usual_length_calls_nobody() -> None:
+    values = levels((0.45, 6 * 60 * MINUTE))
+    for number, start in enumerate(range(50 * MINUTE, len(values), 60 * MINUTE)):
+        minutes = 15 if number == 4 else 7
+        values[start : start + minutes * MINUTE] *= 0.6
+    assert [item.paged_ms for item in incidents(values) if item.paged_ms] == []
+
+
+def test_a_fall_from_a_level_that_the_history_does_not_show_calls_nobody() -> None:
+    values = healthy()
+    model = next(item for item in content().models if item.metric == "ofu")
+    assert model.page is not None
+
+    def read(span: Interval) -> Series | None:
+        return window(values).series("ofu")
+
+    fall = Fall(onset_ms=START_MS + 100 * 60_000, at_ms=START_MS + 239 * 60_000, before=0.7)
+    answer = ask(fall, model, model.page, read)
+    assert isinstance(answer, Later)
+    assert "where its history shows it before" in answer.reason
+
+
+@pytest.mark.parametrize("minutes", [10, 30])
+def test_a_lasting_fall_of_a_slow_series_calls_people_once_a_dozen_samples_show_it(
+    minutes: int,
+) -> None:
+    count = 200
+    values = levels((0.45, 150), (0.25, count - 150))
+    series = Window(times_ms=times(count, every_s=60.0 * minutes), fields={"ofu": values})
+    found = replay(
+        {"job": Recording(job=Job(id="job"), window=series)},
+        content(), cluster="test", policy=Policy(),
+    ).incidents  # fmt: skip
+    (paged,) = [item.paged_ms for item in found if item.paged_ms is not None]
+    lasted = (paged - START_MS) / 60_000 / minutes - 150
+    assert 11 <= lasted <= 20
 
 
 def test_a_long_evaluation_that_recurs_never_calls() -> None:

@@ -43,7 +43,7 @@ from detector.incident.incident import (
 )
 from detector.incident.ledger import Action
 from detector.incident.measure import Measure, measured, measured_next, telling
-from detector.incident.page import AskPage, answered, asked
+from detector.incident.page import AskPage, answered, asked, unasked
 from detector.series import Duration
 
 
@@ -397,7 +397,12 @@ class _Life:
 
     def _open(self, incident: Incident, *, at: int) -> None:
         opened = replace(
-            incident, state=State.OPEN, opened_ms=at, quiet=self._old(at), ask_page_ms=at
+            incident,
+            state=State.OPEN,
+            opened_ms=at,
+            quiet=self._old(at),
+            ask_page_ms=at,
+            page_reason="" if self._page is None else unasked(incident),
         )
         self._record(opened, "opened", at=at)
 

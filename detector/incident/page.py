@@ -35,6 +35,16 @@ def asked(incident: Incident) -> bool:
     )
 
 
+def unasked(incident: Incident) -> str:
+    """Return why an incident that nobody is called for opens without the bound being asked.
+
+    Of a job that is slower than earlier runs alone: whoever sees its loss expects a call.
+    """
+    if incident.cause != "lineage" or incident.direction != "down":
+        return ""
+    return "it was slow from its first sample on, and what began with the job can wait"
+
+
 def answered(incident: Incident, answer: Passed | Later | None, *, at: int) -> Incident:
     """Return the incident after its page bound was asked at ``at``."""
     match answer:

@@ -30,8 +30,9 @@ _LAST_STAGE = 0.45
 # Before the first low sample of an excursion at most so many usual steps count as part of it.
 # A real switch of precision reports its first sample after 5 steps of silence.
 _LEAD_STEPS = 6
-# A restart takes at least so long; less may be a switch of precision at a slow cadence.
-_RESTART_MS = 120_000.0
+# A restart takes at least so long; less is a checkpoint, or a switch of precision at a slow
+# cadence.
+RESTART_MS = 120_000.0
 # So many usual steps without a sample are a silence, in which the job may have been restarted.
 _SILENT_STEPS = 2.5
 # An excursion whose level is less than this times the least depth may be noise about the edge.
@@ -114,7 +115,7 @@ def _silent(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray
     silent_ms = times_ms[at] - state.seen_ms[at]
     step_ms = state.step_ms[at]
     usual_ms = np.maximum(_SILENT_STEPS * step_ms, float(baseline.floor))
-    usual_ms = np.maximum(usual_ms, np.minimum(_LEAD_STEPS * step_ms, _RESTART_MS))
+    usual_ms = np.maximum(usual_ms, np.minimum(_LEAD_STEPS * step_ms, RESTART_MS))
     return np.asarray(silent_ms > usual_ms)
 
 
