@@ -154,18 +154,29 @@ def ask(fall: Fall, model: Model, bound: Page, read: Read) -> Passed | Later:
             f"less than half of {bound.least_fall:.0%}",
             again_ms=fall.again_ms(),
         )
-    # A restart starts the time anew, and so does a recovery.
-    restarted = restarts(stretch, still) | lost(stretch, newest, own.habit_width * before)
-    rows = np.flatnonzero(restarted | _back(stretch, newest, _edge(before, bound)))
-    if len(rows):
-        if restarted[rows[-1]]:
-            # Its warm-up is low too, and ends by itself.
-            bound = msgspec.structs.replace(bound, after=Duration(bound.after + _WARM_MS))
-        stretch = stretch.after(int(rows[-1]))
+    width = own.habit_width * before
+    restarted = restarts(stretch, still) | lost(stretch, newest, width)
+    stretch, bound = _unbroken(stretch, newest, restarted, before, bound)
     if len(stretch.values) < _LEAST_SINCE // 2:
         ago = _span(fall.at_ms - stretch.since_ms)
         return Later(reason=f"it was back, or restarted, {ago} ago", again_ms=fall.again_ms())
-    return _judge(stretch, before, fall, bound, width=own.habit_width * before, earlier=earlier)
+    return _judge(stretch, before, fall, bound, width=width, earlier=earlier)
+
+
+def _unbroken(
+    stretch: Stretch, newest: FloatArray, restarted: BoolArray, before: float, bound: Page
+) -> tuple[Stretch, Page]:
+    """Return what came after the last break, and the bound that it is held to.
+
+    A restart starts the time anew, and so does a recovery.
+    """
+    rows = np.flatnonzero(restarted | _back(stretch, newest, _edge(before, bound)))
+    if not len(rows):
+        return stretch, bound
+    if restarted[rows[-1]]:
+        # Its warm-up is low too, and ends by itself.
+        bound = msgspec.structs.replace(bound, after=Duration(bound.after + _WARM_MS))
+    return stretch.after(int(rows[-1])), bound
 
 
 def _since(fall: Fall, bound: Page, read: Read) -> tuple[Series | None, int, float]:
