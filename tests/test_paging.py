@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from detector.analysis.baselines import Level
 from detector.analysis.judge import Content
-from detector.analysis.paging import Fall, Later, ask
+from detector.analysis.paging import Fall, Later, Passed, ask
 from detector.cli.replay import command
 from detector.content import load, shipped
 from detector.fleet import Job
@@ -168,6 +170,25 @@ def test_an_evaluation_of_twice_its_usual_length_calls_nobody() -> None:
         minutes = 15 if number == 4 else 7
         values[start : start + minutes * MINUTE] *= 0.6
     assert [item.paged_ms for item in incidents(values) if item.paged_ms] == []
+
+
+def test_what_counts_as_a_standstill_is_the_setting_of_the_model() -> None:
+    values = then((0.02, 20))
+
+    def read(span: Interval) -> Series | None:
+        series = window(values).series("ofu")
+        assert series is not None
+        kept = (series.times_ms > span.start_ms) & (series.times_ms <= span.end_ms)
+        return Series(times_ms=series.times_ms[kept], values=series.values[kept])
+
+    model = next(item for item in content().models if item.metric == "ofu")
+    assert model.page is not None
+    assert isinstance(model.baseline, Level)
+    fall = Fall(onset_ms=ONSET_MS, at_ms=ONSET_MS + 15 * 60_000, before=0.45)
+    assert isinstance(ask(fall, model, model.page, read), Passed)
+    stiller = replace(model, baseline=replace(model.baseline, still=0.06))
+    answer = ask(fall, stiller, model.page, read)
+    assert "a restart stands still" in answer.reason
 
 
 def test_a_fall_from_a_level_that_the_history_does_not_show_calls_nobody() -> None:

@@ -22,6 +22,10 @@ _SMOOTH_MS, _LEAST_SMOOTH = 120_000, 5
 # Of the time on its level a job must have closed less than this share of the gap, from the
 # first half to the second: what is left of a warm-up of 5 min closes half of it.
 _CLIMB = 0.25
+# Of a fall's time, phases of it included, most samples stand on its upper level.
+UPPER = 70
+# A recovery shows in three samples where the fall is so many standard deviations deep.
+_CLEAR_DEVIATIONS = 4.0
 # So many samples that repeat the one before are a frozen exporter's.
 _FROZEN_RUN = 5
 
@@ -146,6 +150,16 @@ def lost(stretch: Stretch, newest: FloatArray, width: float) -> BoolArray:
     gone = np.zeros_like(silent)
     gone[at] = moved > width
     return gone
+
+
+def back(stretch: Stretch, newest: FloatArray, edge: float) -> BoolArray:
+    """Return where the job is back: soon, where the fall stands clear of its noise.
+
+    Between an evaluation and the checkpoint after it there may be half a minute.
+    """
+    above = edge - float(np.percentile(stretch.smooth, UPPER))
+    clear = above > _CLEAR_DEVIATIONS * stretch.noise
+    return np.asarray((newest if clear else stretch.smooth) > edge)
 
 
 def climbs(values: FloatArray, before: float) -> bool:

@@ -16,8 +16,10 @@ import numpy as np
 from detector.analysis.baselines import Level, Model
 from detector.analysis.bounds import Page
 from detector.analysis.lows import (
+    UPPER,
     BoolArray,
     Stretch,
+    back,
     climbs,
     falls_to,
     frozen,
@@ -61,10 +63,6 @@ _ALIKE = 0.08
 _SAME = 1 / 3
 # What a phase explains of a fall it explains on its very level. Chosen on made-up quiet jobs.
 _PHASE = 0.015
-# A recovery shows in three samples where the fall is so many standard deviations deep.
-_CLEAR_DEVIATIONS = 4.0
-# Of a fall's time, phases of it included, most samples stand on its upper level.
-_UPPER = 70
 # Of `after`, the fallen level itself must have shown for this share.
 _LEAST_LEVEL = 1 / 3
 # Of the time for which a level must be known, this share must have been spent on it; a third
@@ -170,7 +168,7 @@ def _unbroken(
 
     A restart starts the time anew, and so does a recovery.
     """
-    rows = np.flatnonzero(restarted | _back(stretch, newest, _edge(before, bound)))
+    rows = np.flatnonzero(restarted | back(stretch, newest, _edge(before, bound)))
     if not len(rows):
         return stretch, bound
     if restarted[rows[-1]]:
@@ -260,16 +258,6 @@ def _judge(
     return Passed(reason=f"{depth:.0%} below the level before, {said}")
 
 
-def _back(stretch: Stretch, newest: FloatArray, edge: float) -> BoolArray:
-    """Return where the job is back: soon, where the fall stands clear of its noise.
-
-    Between an evaluation and the checkpoint after it there may be half a minute.
-    """
-    above = edge - float(np.percentile(stretch.smooth, _UPPER))
-    clear = above > _CLEAR_DEVIATIONS * stretch.noise
-    return np.asarray((newest if clear else stretch.smooth) > edge)
-
-
 def _standing(stretch: Stretch, still: float, fall: Fall, bound: Page) -> Passed | Later:
     """Judge a job at a standstill by how long it has stood still without a break."""
     running = np.flatnonzero(stretch.smooth >= still)
@@ -338,7 +326,7 @@ def _level(stretch: Stretch, width: float) -> tuple[float, float, BoolArray]:
     """Return the level that the stretch stands on, its width, and which samples are on it."""
     width = max(width, _WIDTH_DEVIATIONS * stretch.noise)
     # A long phase may have taken most of the time; where it is over, the job stands higher.
-    centre = max(float(np.percentile(stretch.smooth, _UPPER)), float(stretch.smooth[-1]))
+    centre = max(float(np.percentile(stretch.smooth, UPPER)), float(stretch.smooth[-1]))
     near = abs(stretch.smooth - centre) <= width
     level = float(np.median(stretch.values[near])) if near.any() else centre
     return level, width, np.asarray(abs(stretch.smooth - level) <= width)
@@ -371,7 +359,7 @@ def _shown(earlier: Stretch) -> float:
     """Return where most samples of the last hour stood; of a slow series, the last dozen."""
     back_ms = max(_BEFORE_MS, _LEAST_SINCE * earlier.step_ms)
     last = earlier.times_ms > earlier.times_ms[-1] - back_ms
-    return float(np.percentile(earlier.smooth[last], _UPPER))
+    return float(np.percentile(earlier.smooth[last], UPPER))
 
 
 def _live(series: Series, earlier: Callable[[], Stretch | None]) -> Series:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from detector.analysis.change import Confirmed, Direction, Estimate
+from detector.analysis.change import Cause, Confirmed, Direction, Estimate
 from detector.analysis.judge import Finding
 from detector.analysis.rules import Rule, Severity, Verdict
 from detector.fleet import Gpu, Job
@@ -52,6 +52,7 @@ def found(
     after: float = 0.3,
     evidence: dict[str, float | None] | None = None,
     gpus: tuple[Gpu, ...] = (),
+    cause: Cause = "excursion",
 ) -> Found:
     """A finding that was made at ``at_s``, its onset a minute earlier unless said."""
     onset_ms = 1000 * (at_s - 60 if onset_s is None else onset_s)
@@ -68,7 +69,7 @@ def found(
     )
     change = Confirmed(
         metric=metric,
-        cause="excursion",
+        cause=cause,
         direction=direction,
         onset_ms=onset_ms,
         onset=Interval(start_ms=onset_ms - 5_000, end_ms=onset_ms + 5_000),

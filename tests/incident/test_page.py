@@ -73,6 +73,14 @@ def test_the_bound_is_not_even_asked_about(finding: Found) -> None:
     assert asked == []
 
 
+def test_a_job_that_was_slow_from_its_start_calls_nobody_and_says_why() -> None:
+    asked: list[int] = []
+    slow = found(60, kind="slow_from_start", cause="lineage")
+    (incident,) = live(slow, page=ripe_after(0, asked)).incidents
+    assert asked == []
+    assert "slow from its first sample" in incident.page_reason
+
+
 def test_whoever_has_taken_an_incident_is_not_called() -> None:
     (incident,) = live(found(60), until_s=100).incidents
     action = Action(verb="acknowledge", incident=incident.id, actor="alice", time_ms=200_000)
