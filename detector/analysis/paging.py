@@ -59,7 +59,7 @@ _WIDTH_DEVIATIONS = 1.5
 # Earlier falls are like this one within so much: rather too many are than too few.
 _ALIKE = 0.08
 # They went to its very level within so much of the level's width. Chosen: a phase comes back to
-# its level by a percent or two; wider, and chance makes three times as many falls wait.
+# its level by a percent or two; four times as wide, six times as many falls wait.
 _SAME = 1 / 3
 # What a phase explains of a fall it explains on its very level. Chosen on made-up quiet jobs.
 _PHASE = 0.015
