@@ -126,14 +126,19 @@ class Fleet:
                 {name: text.encode() for name, text in texts.items()},
             )
 
-    def events(self) -> Iterator[tuple[str, ContextEvent]]:
-        """Yield what jobs announced of their checkpoints, evaluations and restarts."""
+    def announcements(self) -> Iterator[tuple[str, str, ContextEvent]]:
+        """Yield key, entry's id and event of what jobs announced, each as it began."""
         for member in self.members:
+            turned = []
             for event in member.template.events:
                 tick = (event.span.start_ms - START_MS) // CADENCE_MS - member.turn
                 start_ms = START_MS + tick % self.ticks * CADENCE_MS
                 span = Interval(start_ms=start_ms, end_ms=start_ms + event.span.length_ms)
-                yield Keys().events(member.id), replace(event, span=span)
+                turned.append(replace(event, span=span))
+            turned.sort(key=lambda event: event.span.start_ms)
+            for number, event in enumerate(turned):
+                entry = f"{event.span.start_ms}-{number}"
+                yield Keys().events(member.id), entry, event
 
     def packed(self, *, until: int) -> Iterator[tuple[str, dict[str, bytes]]]:
         """Yield for each job the hash of its chunks before tick ``until``."""

@@ -93,7 +93,10 @@ def _fill(progress: Progress, socket: str, *, jobs: int, past: int, ticks: int) 
     progress.advance(task)
     with Wire(socket) as wire:
         wire.set_hashes(fleet.descriptions())
-        wire.send_all(("XADD", key, "*", *write_event(event)) for key, event in fleet.events())
+        wire.send_all(
+            ("XADD", key, entry, *write_event(event))
+            for key, entry, event in fleet.announcements()
+        )
         chunked = past - _TICKS_AN_HOUR
         task = progress.add_task("older hours in chunks", total=jobs)
         wire.set_hashes(progress.track(fleet.packed(until=chunked), task_id=task))

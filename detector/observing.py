@@ -4,17 +4,15 @@ A job that breaks something on its way is set aside by name, and the others are 
 is the store's: it goes through, and the pass is repeated.
 """
 
-import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
 from detector.analysis.baselines import LEAST_GPUS, Model
-from detector.analysis.change import Candidate, Confirmed, Estimate, Rejected, Shift
-from detector.analysis.derived import clock_correction, derived
+from detector.analysis.change import Candidate, Confirmed, Rejected, Shift
+from detector.analysis.derived import derived
 from detector.analysis.early import (
     asked_again_ms,
     early_start_ms,
@@ -22,135 +20,16 @@ from detector.analysis.early import (
 )
 from detector.analysis.judge import Content, judge
 from detector.analysis.lineage import Kept, differences, joined, sources, stand_in
-from detector.analysis.ofu import GpuModel
-from detector.analysis.paging import Fall, Later, Passed, Read, ask
 from detector.analysis.phases import announced
-from detector.analysis.present import present_level
 from detector.analysis.verify import verify, window_start_ms
-from detector.analysis.watch import Confirm, Observed, observe
-from detector.fleet import Earlier, Job
+from detector.analysis.watch import Observed, observe
+from detector.fleet import Earlier
 from detector.incident.happening import Found, Happening, Recovered
-from detector.incident.incident import Incident
 from detector.incident.ledger import shard_of
-from detector.series import (
-    Batch,
-    ContextEvent,
-    FloatArray,
-    Interval,
-    Series,
-    Window,
-)
+from detector.jobs import Jobs
+from detector.series import Batch, FloatArray, Interval, Wanted, Window
 from detector.state import FleetState
 from detector.succession import Newcomers, only, parts, with_born
-
-
-class Histories(Protocol):
-    """Where more is read about few jobs. Raises OSError when the store is out of reach."""
-
-    def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
-        """Return the job's history in ``[start_ms, end_ms)``."""
-        ...
-
-    def context(self, job: str, span: Interval) -> tuple[ContextEvent, ...]:
-        """Return what was announced about the job that touches ``span``."""
-        ...
-
-    def describe_many(self, jobs: Iterable[str]) -> Mapping[str, Job]:
-        """Return who the jobs are."""
-        ...
-
-
-# How much of an incident's history is read to measure its present level. Chosen: as much as
-# verification looks back.
-_MEASURED_MS = 3_600_000
-
-
-class Jobs:
-    """Who the jobs are, read when needed and at most once a pass."""
-
-    def __init__(self, histories: Histories, content: Content) -> None:
-        self._histories = histories
-        self._gpus = content.gpus
-        self._bounds = {
-            model.metric: (model, model.page) for model in content.models if model.page
-        }
-        self._known: dict[str, Job] = {}
-
-    def __getitem__(self, job: str) -> Job:
-        if job not in self._known:
-            self.meet([job])
-        return self._known[job]
-
-    def meet(self, jobs: Iterable[str]) -> None:
-        """Read who ``jobs`` are, all in one trip."""
-        new = [job for job in jobs if job not in self._known]
-        if new:
-            self._known.update(self._histories.describe_many(new))
-
-    def gpu(self, job: str) -> GpuModel | None:
-        """Return the GPU model that the job runs on, where it is known."""
-        return self._gpus.find(self[job].gpu_model)
-
-    def clock_ratio(self, job: str) -> float:
-        """Return what the job's OFU is multiplied by to be MFU on the data sheet."""
-        return clock_correction(self.gpu(job), self[job].precision)
-
-    def context(self, job: str, span: Interval) -> tuple[ContextEvent, ...]:
-        """Return what was announced about the job that touches ``span``."""
-        return self._histories.context(job, span)
-
-    def measure(self, incident: Incident, at_ms: int) -> Estimate | None:
-        """Return the level of the incident's metric in its last hour up to ``at_ms``."""
-        start_ms = max(incident.onset_high_ms, at_ms - _MEASURED_MS)
-        window = self.window(incident.job.id, start_ms=start_ms, end_ms=at_ms + 1)
-        span = Interval(start_ms=start_ms, end_ms=at_ms)
-        return present_level(window, incident.metric, span)
-
-    def page(self, incident: Incident, at_ms: int) -> Passed | Later | None:
-        """Return whether one of the incident's fallen metrics passes its page bound."""
-        answers = [
-            ask(
-                _fall(incident, metric, at_ms),
-                model,
-                bound,
-                self._reader(incident.job.id, metric),
-            )
-            for metric, (model, bound) in self._bounds.items()
-            if metric in incident.away
-        ]
-        passed = [answer for answer in answers if isinstance(answer, Passed)]
-        later = [answer for answer in answers if isinstance(answer, Later)]
-        soonest = min(later, key=lambda one: one.again_ms or math.inf, default=None)
-        return passed[0] if passed else soonest
-
-    def _reader(self, job: str, metric: str) -> Read:
-        def read(span: Interval) -> Series | None:
-            # A sample's time is the end of what it stands for: ``(start, end]``.
-            window = self.window(job, start_ms=span.start_ms + 1, end_ms=span.end_ms + 1)
-            return window.series(metric)
-
-        return read
-
-    def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
-        """Return the job's history in ``[start_ms, end_ms)``, derived metrics included."""
-        window = self._histories.window(job, start_ms=start_ms, end_ms=end_ms)
-        more = derived(window.fields, clock_ratio=self.clock_ratio(job))
-        return replace(window, fields={**window.fields, **more})
-
-
-def _fall(incident: Incident, metric: str, at_ms: int) -> Fall:
-    """Return the fall of one metric that the page bound is asked about.
-
-    A further drop goes on with the fall that it tells its loss from. Where people were called
-    for that one, only what was lost since is worth another call: from the level that it had
-    fallen to, which the history shows.
-    """
-    own = metric == incident.metric and incident.severity != "critical"
-    return Fall(
-        onset_ms=incident.fallen_ms or incident.onset_ms,
-        at_ms=at_ms,
-        before=incident.before.value if own and incident.before.value > 0 else None,
-    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -203,15 +82,16 @@ def _observe(seen: Seen, batch: Batch, jobs: Jobs, *, content: Content) -> None:
     values = _values(batch, seen.state.clock_ratios)
     watches = {}
     for model in content.models:
-        windows: dict[tuple[str, int], Window] = {}
+        asking = _Asking(model=model, jobs=jobs, kept=seen.state.kept)
         observed = observe(
             seen.state.watches[model.name],
             batch,
             values.get(model.metric),
-            confirm=_confirm(model, jobs, windows, kept=seen.state.kept),
+            confirm=asking.confirm,
+            ahead=asking.ahead,
         )
         watches[model.name] = observed.watch
-        _take_down(seen, model, observed, jobs, windows=windows, content=content)
+        _take_down(seen, model, observed, jobs, windows=asking.windows, content=content)
     seen.state = replace(seen.state, watches=watches)
 
 
@@ -253,66 +133,90 @@ def _values(batch: Batch, clock_ratios: Mapping[str, float]) -> Mapping[str, Flo
     return values
 
 
-def _confirm(
-    model: Model,
-    jobs: Jobs,
-    windows: dict[tuple[str, int], Window],
-    *,
-    kept: Mapping[str, Kept],
-) -> Confirm:
-    """Return the test that a candidate of this model must pass; keeps the windows it read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asking:
+    """The test that candidates of one model must pass, on histories read many at a time.
 
-    def confirm(job: str, candidate: Candidate) -> Confirmed | Rejected:
-        start_ms, end_ms = window_start_ms(candidate, model), candidate.time_ms + 1
-        if candidate.early:
-            return early(job, candidate, start_ms=start_ms)
-        span = Interval(start_ms=start_ms, end_ms=end_ms)
-        explained = announced(candidate, jobs.context(job, span))
+    Attributes
+    ----------
+    windows
+        Job and time of each confirmed candidate -> the history that it was confirmed by.
+    """
+
+    model: Model
+    jobs: Jobs
+    kept: Mapping[str, Kept]
+    windows: dict[tuple[str, int], Window] = field(default_factory=dict)
+
+    def ahead(self, raised: Sequence[tuple[str, Candidate]]) -> None:
+        """Read what :meth:`confirm` needs for these candidates, in as few trips."""
+        self.jobs.hear((job, self._span(candidate)) for job, candidate in raised)
+        self.jobs.read(
+            Wanted(job=job, span=self._span(candidate), gpus=not candidate.early)
+            for job, candidate in raised
+            if self._explained(job, candidate) is None
+        )
+
+    def confirm(self, job: str, candidate: Candidate) -> Confirmed | Rejected:
+        """Return what the job's history makes of a candidate."""
+        explained = self._explained(job, candidate)
         if explained is not None:
             return explained
-        window = _reaching_back(jobs, job, span, model=model, kept=kept)
-        windows[job, candidate.time_ms] = window
-        return verify(candidate, window, model)
+        if candidate.early:
+            outcome = verify_early(candidate, self._window(job, candidate), self.model)
+        else:
+            window = self._reaching_back(job, candidate)
+            outcome = verify(candidate, window, self.model)
+        if isinstance(outcome, Confirmed):
+            if candidate.early:
+                # What it may be needs the single GPUs, and no more than others are judged by.
+                window = self._window(job, candidate, gpus=True)
+                window = window.since(window_start_ms(candidate, self.model))
+            self.windows[job, candidate.time_ms] = window
+        return outcome
 
-    def early(job: str, candidate: Candidate, *, start_ms: int) -> Confirmed | Rejected:
-        first_ms, end_ms = early_start_ms(candidate, model), candidate.time_ms + 1
-        events = jobs.context(job, Interval(start_ms=first_ms, end_ms=end_ms))
-        # Most jobs announce nothing, and most falls of others were: no window is read for them.
-        if not events:
+    def _span(self, candidate: Candidate) -> Interval:
+        """Return the stretch of the job's history that the candidate is held to."""
+        starts_ms = early_start_ms if candidate.early else window_start_ms
+        start_ms = starts_ms(candidate, self.model)
+        return Interval(start_ms=start_ms, end_ms=candidate.time_ms + 1)
+
+    def _explained(self, job: str, candidate: Candidate) -> Rejected | None:
+        """Return why no history is read for a candidate, if what was announced says so."""
+        events = self.jobs.context(job, self._span(candidate))
+        if candidate.early and not events:
             return Rejected(reason="the job announces nothing")
         explained = announced(candidate, events)
-        if (
-            explained is not None
-            and candidate.time_ms - candidate.onset_ms < candidate.known_ms
-        ):
+        if explained is None or not candidate.early:
+            return explained
+        if candidate.time_ms - candidate.onset_ms < candidate.known_ms:
             return replace(explained, again_ms=asked_again_ms(candidate))
-        window = jobs.window(job, start_ms=first_ms, end_ms=end_ms)
-        windows[job, candidate.time_ms] = window.since(start_ms)
-        return verify_early(candidate, window, model)
+        return None
 
-    return confirm
+    def _window(self, job: str, candidate: Candidate, *, gpus: bool = False) -> Window:
+        span = self._span(candidate)
+        window = self.jobs.window(job, span, gpus=gpus)
+        return replace(window, events=self.jobs.context(job, span))
 
+    def _reaching_back(self, job: str, candidate: Candidate) -> Window:
+        """Return a job's history, where it is short behind that of the run whose level it has.
 
-def _reaching_back(
-    jobs: Jobs, job: str, span: Interval, *, model: Model, kept: Mapping[str, Kept]
-) -> Window:
-    """Return a job's history, where it is short behind that of the run whose level it has.
-
-    Time counts as the runs' own: what the job lacks of the span is taken from the end of the
-    earlier run, however long ago that was.
-    """
-    own = jobs.window(job, start_ms=span.start_ms, end_ms=span.end_ms)
-    source = sources(kept, job).get(model.name)
-    origin = kept[job].origin if job in kept else None
-    if source is None or origin is None or span.start_ms >= origin.began_ms:
-        return own
-    end_ms = source.until_ms + 1
-    missing_ms = origin.began_ms - span.start_ms
-    earlier = jobs.window(source.run, start_ms=end_ms - missing_ms, end_ms=end_ms)
-    series = earlier.series(model.metric)
-    if series is None or len(series.values) < model.verify.min_before:
-        earlier = stand_in(source, model.metric)
-    return joined(earlier, own, own_ms=origin.began_ms)
+        Time counts as the runs' own: what the job lacks of the span is taken from the end of
+        the earlier run, however long ago that was.
+        """
+        span, own = self._span(candidate), self._window(job, candidate, gpus=True)
+        source = sources(self.kept, job).get(self.model.name)
+        origin = self.kept[job].origin if job in self.kept else None
+        if source is None or origin is None or span.start_ms >= origin.began_ms:
+            return own
+        end_ms = source.until_ms + 1
+        missing_ms = origin.began_ms - span.start_ms
+        before = Interval(start_ms=end_ms - missing_ms, end_ms=end_ms)
+        earlier = self.jobs.window(source.run, before)
+        series = earlier.series(self.model.metric)
+        if series is None or len(series.values) < self.model.verify.min_before:
+            earlier = stand_in(source, self.model.metric)
+        return joined(earlier, own, own_ms=origin.began_ms)
 
 
 def _take_down(

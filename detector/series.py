@@ -69,6 +69,10 @@ class Interval:
         """How long the span is, in ms."""
         return self.end_ms - self.start_ms
 
+    def holds(self, other: Self) -> bool:
+        """Whether the other span lies within this one."""
+        return self.start_ms <= other.start_ms and other.end_ms <= self.end_ms
+
     def covers(self, time_ms: int) -> bool:
         """Whether ``time_ms`` lies in the span."""
         return self.start_ms <= time_ms < self.end_ms
@@ -79,6 +83,21 @@ class SeriesKey(NamedTuple):
 
     job: str
     metric: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A stretch of one job's history that somebody asks for.
+
+    Attributes
+    ----------
+    gpus
+        Whether the values of its GPUs are wanted too: many times as many.
+    """
+
+    job: str
+    span: Interval
+    gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +220,17 @@ class Window:
     gpus: FloatArray | None = None
     events: tuple[ContextEvent, ...] = ()
     own_ms: int = 0
+
+    def within(self, span: Interval) -> Self:
+        """Return the part of the window that lies in ``span``, with the same events."""
+        first, last = np.searchsorted(self.times_ms, [span.start_ms, span.end_ms]).tolist()
+        part = slice(first, last)
+        return replace(
+            self,
+            times_ms=self.times_ms[part],
+            fields={name: values[part] for name, values in self.fields.items()},
+            gpus=None if self.gpus is None else self.gpus[part],
+        )
 
     def since(self, start_ms: int) -> Self:
         """Return the window from ``start_ms`` on, with the events that touch it."""

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from detector import observing
 from detector.analysis.change import Candidate, Confirmed, Rejected, Shift
 from detector.analysis.judge import Content
 from detector.fleet import Job
@@ -22,7 +21,9 @@ from detector.incident.incident import Incident, Transition
 from detector.incident.ledger import SHARDS, Action, Commit, Notice, Saved, shard_of
 from detector.incident.lifecycle import Ignored, Policy, follow
 from detector.incident.route import Destination, owed
-from detector.observing import Jobs, observe_fleet
+from detector.jobs import Histories as Lookup
+from detector.jobs import Jobs
+from detector.observing import observe_fleet
 from detector.series import (
     Batch,
     Duration,
@@ -32,7 +33,7 @@ from detector.state import FleetState
 from detector.succession import newcomers
 
 
-class Histories(observing.Histories, Protocol):
+class Histories(Lookup, Protocol):
     """Where samples come from. Raises OSError when the store is out of reach."""
 
     def increments(self, cursors: Mapping[str, int], *, now_ms: int) -> Batch:
@@ -135,7 +136,7 @@ def run(
     """
     actions = ledger.actions(shards)
     batch = histories.increments(state.cursors, now_ms=now_ms)
-    jobs = Jobs(histories, content)
+    jobs = Jobs(histories, content, batch)
 
     coming = newcomers(state, batch, jobs)
     seen = observe_fleet(
@@ -234,6 +235,7 @@ def _follow(
     live = {job for job, items in state.incidents.items() if any(item.live for item in items)}
     incidents = dict(state.incidents)
     followed = _Followed()
+    _read_ahead(state, live, jobs)
     for job in sorted(live | happenings.keys()):
         known = incidents.get(job, ())
         what = sorted(happenings.get(job, ()), key=lambda item: item.time_ms)
@@ -265,6 +267,22 @@ def _follow(
         if step.incident.resolve_reason in ("expected_change", "false_positive", "expired")
     ]
     return replace(state, incidents=incidents).accepting(over), followed
+
+
+def _read_ahead(state: FleetState, live: Iterable[str], jobs: Jobs) -> None:
+    """Read together what the jobs' live incidents will be measured and asked on."""
+    due = [
+        wanted
+        for job in sorted(live)
+        for incident in state.incidents[job]
+        for wanted in jobs.due(incident, until_ms=state.cursors.get(job, 0))
+    ]
+    try:
+        jobs.read(due)
+    except OSError:
+        raise
+    except Exception:  # an odd job: each reads its own below, where the odd one is named
+        return
 
 
 def _owed(

@@ -1,6 +1,6 @@
 """Runs that continue one another: what is inherited, what is told, and that no cut matters."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -13,7 +13,7 @@ from detector.incident.incident import Incident
 from detector.incident.ledger import SHARDS
 from detector.incident.lifecycle import Policy
 from detector.replay import Replayed, replay
-from detector.series import Duration, FloatArray, Window
+from detector.series import Duration, FloatArray, Wanted, Window
 from detector.state import FleetState, restore
 from detector.store.memory import MemoryHistories, MemoryLedger
 from detector.store.recording import Recording
@@ -394,10 +394,15 @@ def test_what_is_kept_is_small_and_goes_with_the_cursors(content: Content) -> No
 
 def test_a_lost_history_leaves_the_remembered_level_to_compare_with(content: Content) -> None:
     class Forgetful(MemoryHistories):
-        def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
-            if job == "a":
-                end_ms = start_ms
-            return super().window(job, start_ms=start_ms, end_ms=end_ms)
+        def windows(self, wanted: Sequence[Wanted]) -> list[Window]:
+            return super().windows(
+                [
+                    replace(item, span=replace(item.span, end_ms=item.span.start_ms))
+                    if item.job == "a"
+                    else item
+                    for item in wanted
+                ]
+            )
 
     items = (
         before(),

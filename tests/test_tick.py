@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_job
 
 from detector.analysis.judge import Content
 from detector.demo.synth import SyntheticJob, scenario
@@ -14,7 +15,7 @@ from detector.incident.incident import Incident, State
 from detector.incident.ledger import SHARDS, Action, Commit, Saved, shard_of
 from detector.incident.lifecycle import Policy
 from detector.incident.route import Destination
-from detector.series import Batch, Duration, Window
+from detector.series import Batch, Duration, Wanted, Window
 from detector.state import restore
 from detector.store.memory import MemoryHistories, MemoryLedger
 from detector.tick import Settings, run
@@ -156,11 +157,11 @@ def test_a_pass_whose_commit_failed_is_repeated_without_a_trace(
 class Poisonous(MemoryHistories):
     """Histories in which one job's windows cannot be read for a reason of its own."""
 
-    def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
-        if job == "falls":
+    def windows(self, wanted: Sequence[Wanted]) -> list[Window]:
+        if any(item.job == "falls" for item in wanted):
             msg = "an entry that nobody thought of"
             raise ValueError(msg)
-        return super().window(job, start_ms=start_ms, end_ms=end_ms)
+        return super().windows(wanted)
 
 
 def test_a_poison_job_is_set_aside_and_the_others_are_judged(
@@ -177,6 +178,36 @@ def test_a_poison_job_is_set_aside_and_the_others_are_judged(
     assert poisoned == {"falls": "ValueError: an entry that nobody thought of"}
     asides = {item for report in reports for item in report.rejects}
     assert {(item.job, item.reason) for item in asides} == {("falls", "poison")}
+
+
+class Counting(MemoryHistories):
+    """Histories that count how often they are asked for windows, and for how many."""
+
+    trips = stretches = 0
+
+    def windows(self, wanted: Sequence[Wanted]) -> list[Window]:
+        self.trips += 1
+        self.stretches += len(wanted)
+        return super().windows(wanted)
+
+
+def test_a_pass_reads_the_windows_of_many_jobs_together(
+    jobs: tuple[SyntheticJob, ...], content: Content
+) -> None:
+    (falls,) = (item for item in jobs if item.job.id == "falls")
+    trips = []
+    for count in (1, 30):
+        names = [f"falls-{k}" for k in range(count)]
+        source = Counting(
+            dict.fromkeys(names, falls.window),
+            jobs={name: replace_job(falls.job, id=name) for name in names},
+            slice_entries=10_000,
+        )
+        _, reports = play(source, MemoryLedger(), content)
+        assert len({job for report in reports for job, _ in report.confirmed}) == count
+        trips.append(source.trips)
+        assert source.stretches >= count
+    assert trips[1] == trips[0]
 
 
 class Asking(MemoryLedger):

@@ -1,11 +1,15 @@
 """From new samples to verified changes: the loop between the fold and its verification."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from detector.analysis.baselines import Model, State, advance, put, settle, take
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, Shift
 from detector.series import IntArray, Panel
+
+# So many candidates are told of at a time: enough to make a trip to the store for each cost
+# nothing, few enough to keep the histories of all at hand.
+_TOGETHER = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,7 @@ def fold(
     state: State,
     panel: Panel,
     confirm: Callable[[int, Candidate], Confirmed | Rejected],
+    ahead: Callable[[Sequence[Candidate]], None] = lambda _: None,
 ) -> Folded:
     """Read the panel to its end, each candidate being verified before its column goes on.
 
@@ -37,6 +42,9 @@ def fold(
     ----------
     confirm
         Verifies a column's candidate. What it raises goes through to the caller.
+    ahead
+        Told which candidates are verified next, so that what is read for them can be read
+        together.
     """
     outcomes: list[tuple[int, Candidate, Confirmed | Rejected]] = []
     recoveries: list[Recovery] = []
@@ -50,12 +58,19 @@ def fold(
             replace(item, column=int(names[item.column])) for item in step.recoveries
         ]
         shifts += [replace(item, column=int(names[item.column])) for item in step.shifts]
-        judged: dict[int, Confirmed | Rejected] = {}
-        for raised in step.candidates:
-            candidate = replace(raised, column=int(names[raised.column]))
-            outcome = judged[raised.column] = confirm(candidate.column, candidate)
-            if not (candidate.early and isinstance(outcome, Rejected)):
-                outcomes.append((candidate.column, candidate, outcome))
+        raised = [replace(item, column=int(names[item.column])) for item in step.candidates]
+        verified: list[Confirmed | Rejected] = []
+        for first in range(0, len(raised), _TOGETHER):
+            group = raised[first : first + _TOGETHER]
+            ahead(group)
+            verified += [confirm(candidate.column, candidate) for candidate in group]
+        outcomes += [
+            (candidate.column, candidate, outcome)
+            for candidate, outcome in zip(raised, verified, strict=True)
+            if not (candidate.early and isinstance(outcome, Rejected))
+        ]
+        own = [item.column for item in step.candidates]
+        judged = dict(zip(own, verified, strict=True))
         part = settle(baseline, step.state, judged) if judged else step.state
         state = part if whole is None else put(state, whole, part)
         if step.rest is None:

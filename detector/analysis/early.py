@@ -12,12 +12,15 @@ them, and two phases at a time like nothing before.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
 from detector.analysis.baselines import Level, Model
 from detector.analysis.change import Candidate, Confirmed, Rejected
+from detector.analysis.lows import BoolArray
 from detector.analysis.phases import CLOCKS, OF_TRAINING, OPEN_PHASE, phases_of
+from detector.analysis.quantile import median
 from detector.analysis.verify import verify, window_start_ms
 from detector.series import ContextEvent, Duration, FloatArray, Series, Window, iso
 
@@ -109,7 +112,9 @@ def _grounds_of(candidate: Candidate, window: Window, model: Model) -> str | Rej
     if series is None or not isinstance(baseline, Level):
         return Rejected(reason=f"the history holds no {model.metric} around the onset")
     events = phases_of(window.events)
-    falls, low = _falls(candidate, series, events, window, baseline)
+    low = series.values < candidate.before - _depth(candidate, baseline)
+    others = _Others.of(series, low, window)
+    falls = _falls(candidate, series, events, low, others)
     if _stands_still(candidate, model):
         return _hang(candidate, falls, events, baseline)
     since = _counted_from(candidate, events, falls, factor=baseline.habit_factor)
@@ -124,7 +129,7 @@ def _grounds_of(candidate: Candidate, window: Window, model: Model) -> str | Rej
     # At the level it has now: a checkpoint before it is another matter.
     near = max(baseline.habit_width * candidate.before, _NEAR * candidate.scale)
     now = low & (series.times_ms > since) & (abs(series.values - candidate.after) <= near)
-    present = _shares(series, now, window, low)
+    present = others.shares(now)
     relative = candidate.after / candidate.before
     alike = [i for i in falls if abs(i.relative - relative) <= baseline.habit_width]
     unlike = [item for item in alike if _differ(item.shares, present)]
@@ -236,14 +241,16 @@ def _stands_still(candidate: Candidate, model: Model) -> bool:
     return candidate.after < still * candidate.before
 
 
+def _depth(candidate: Candidate, baseline: Level) -> float:
+    """Return how far below the level a sample is low."""
+    return max(baseline.deep * candidate.before, baseline.deep_sigmas * candidate.scale)
+
+
 def _falls(
-    candidate: Candidate, series: Series, events: Sequence[ContextEvent], window: Window,
-    baseline: Level,
-) -> tuple[list[_Fall], np.ndarray]:  # fmt: skip
-    """Return the falls that ended before the present one, and which samples are low."""
-    width = max(baseline.deep * candidate.before, baseline.deep_sigmas * candidate.scale)
-    edge = candidate.before - width
-    low = series.values < edge
+    candidate: Candidate, series: Series, events: Sequence[ContextEvent], low: BoolArray,
+    others: "_Others",
+) -> list[_Fall]:  # fmt: skip
+    """Return the falls that ended before the present one."""
     # One sample that is back is no end.
     filled = low.copy()
     filled[1:-1] |= low[:-2] & low[2:]
@@ -262,12 +269,12 @@ def _falls(
             _Fall(
                 start_ms=start_ms,
                 end_ms=end_ms,
-                relative=float(np.median(series.values[mine])) / candidate.before,
+                relative=median(series.values[mine]) / candidate.before,
                 event=_event_of(start_ms, end_ms, events),
-                shares=_shares(series, mine & low, window, low),
+                shares=others.shares(mine & low),
             )
         )
-    return falls, low
+    return falls
 
 
 def _event_of(
@@ -281,40 +288,63 @@ def _event_of(
     return None
 
 
-def _shares(
-    series: Series, use: np.ndarray, window: Window, low: np.ndarray
-) -> dict[str, tuple[float, float]]:
-    """Return which share of OFU's fall each metric took part in, with its standard error.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Others:
+    """How the other metrics stand where the series is not low, to hold falls to.
 
-    1 is a metric that falls as OFU does, 0 one that stays, below 0 one that rises.
+    Attributes
+    ----------
+    values
+        The series' own. Shape ``(n,)``.
+    usual
+        Its level where it is not low; None where too few samples are.
+    metrics
+        Metric -> its values at the series' samples, its usual level and relative spread.
     """
-    rows = np.searchsorted(window.times_ms, series.times_ms)
-    if use.sum() < _LEAST_SAMPLES or (~low).sum() < 10 * _LEAST_SAMPLES:
-        return {}
-    usual = float(np.median(series.values[~low]))
-    fell = 1 - float(np.median(series.values[use])) / usual
-    if fell <= 0:
-        return {}
-    found: dict[str, tuple[float, float]] = {}
-    for name in sorted(_OTHERS & window.fields.keys()):
-        values = window.fields[name][rows]
-        share = _share(values[use], values[~low])
-        if share is not None:
-            found[name] = (share[0] / fell, share[1] / fell)
-    return found
 
+    values: FloatArray
+    usual: float | None
+    metrics: dict[str, tuple[FloatArray, float, float]]
 
-def _share(during: FloatArray, otherwise: FloatArray) -> tuple[float, float] | None:
-    """Return by which share a metric fell, and the standard error of that."""
-    during, otherwise = during[np.isfinite(during)], otherwise[np.isfinite(otherwise)]
-    if len(during) < _LEAST_SAMPLES or len(otherwise) < 10 * _LEAST_SAMPLES:
-        return None
-    usual = float(np.median(otherwise))
-    if usual <= 0:
-        return None
-    spread = 1.4826 * float(np.median(abs(otherwise - usual))) / usual
-    error = _MEDIAN_ERROR * spread * float(np.sqrt(_ALIKE / len(during)))
-    return 1 - float(np.median(during)) / usual, error
+    @classmethod
+    def of(cls, series: Series, low: BoolArray, window: Window) -> Self:
+        """Return how a window's other metrics stand beside a series."""
+        if (~low).sum() < 10 * _LEAST_SAMPLES:
+            return cls(values=series.values, usual=None, metrics={})
+        rows = np.searchsorted(window.times_ms, series.times_ms)
+        metrics: dict[str, tuple[FloatArray, float, float]] = {}
+        for name in sorted(_OTHERS & window.fields.keys()):
+            values = window.fields[name][rows]
+            high = values[~low]
+            high = high[np.isfinite(high)]
+            if len(high) < 10 * _LEAST_SAMPLES:
+                continue
+            usual = median(high)
+            if usual > 0:
+                spread = 1.4826 * median(abs(high - usual)) / usual
+                metrics[name] = values, usual, spread
+        return cls(values=series.values, usual=median(series.values[~low]), metrics=metrics)
+
+    def shares(self, use: BoolArray) -> dict[str, tuple[float, float]]:
+        """Return which share of the series' fall each metric took part in, with its error.
+
+        1 is a metric that falls as the series does, 0 one that stays, below 0 one that rises.
+        The error is the share's standard error.
+        """
+        if self.usual is None or use.sum() < _LEAST_SAMPLES:
+            return {}
+        fell = 1 - median(self.values[use]) / self.usual
+        if fell <= 0:
+            return {}
+        found: dict[str, tuple[float, float]] = {}
+        for name, (values, usual, spread) in self.metrics.items():
+            during = values[use]
+            during = during[np.isfinite(during)]
+            if len(during) < _LEAST_SAMPLES:
+                continue
+            error = _MEDIAN_ERROR * spread * float(np.sqrt(_ALIKE / len(during)))
+            found[name] = (1 - median(during) / usual) / fell, error / fell
+        return found
 
 
 def _differ(one: dict[str, tuple[float, float]], other: dict[str, tuple[float, float]]) -> bool:

@@ -119,11 +119,12 @@ def ask(fall: Fall, model: Model, bound: Page, read: Read) -> Passed | Later:
     bound
         The model's ``page``.
     """
-    first_ms = fall.onset_ms + min(bound.after, bound.still_after)
-    if fall.at_ms < first_ms:
-        return Later(reason=f"it has not lasted {bound.after} yet", again_ms=first_ms)
+    first = first_read(fall, bound)
+    if first is None:
+        reason = f"it has not lasted {bound.after} yet"
+        return Later(reason=reason, again_ms=_ripe_ms(fall, bound))
     own = model.baseline if isinstance(model.baseline, Level) else Level()
-    since, start_ms, step_ms = _since(fall, bound, read)
+    since, start_ms, step_ms = _since(fall, first, read)
 
     @cache
     def earlier() -> Stretch | None:
@@ -177,15 +178,25 @@ def _unbroken(
     return stretch.after(int(rows[-1])), bound
 
 
-def _since(fall: Fall, bound: Page, read: Read) -> tuple[Series | None, int, float]:
-    """Return the fall's samples that are read, from when on, and their usual distance, ms."""
+def first_read(fall: Fall, bound: Page) -> Interval | None:
+    """Return the span that :func:`ask` reads first; None as long as it need not read any."""
+    if fall.at_ms < _ripe_ms(fall, bound):
+        return None
     reach_ms = _REACH_MS + max(bound.after, bound.still_after, bound.longest, bound.known)
-    start_ms = max(fall.onset_ms, fall.at_ms - reach_ms)
-    since = read(Interval(start_ms=start_ms, end_ms=fall.at_ms))
+    return Interval(start_ms=max(fall.onset_ms, fall.at_ms - reach_ms), end_ms=fall.at_ms)
+
+
+def _ripe_ms(fall: Fall, bound: Page) -> int:
+    return fall.onset_ms + min(bound.after, bound.still_after)
+
+
+def _since(fall: Fall, first: Interval, read: Read) -> tuple[Series | None, int, float]:
+    """Return the fall's samples that are read, from when on, and their usual distance, ms."""
+    start_ms, since = first.start_ms, read(first)
     few = since is None or len(since.values) < 2 * _LEAST_SINCE
     if few and start_ms > fall.onset_ms:
         # A slow series, or one with a long silence: as many samples as it takes.
-        step_ms = usual_step_ms(since) or reach_ms
+        step_ms = usual_step_ms(since) or first.length_ms
         start_ms = max(fall.onset_ms, int(fall.at_ms - 2 * _LEAST_SINCE * step_ms))
         since = read(Interval(start_ms=start_ms, end_ms=fall.at_ms))
     return since, start_ms, usual_step_ms(since)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import repeat
 
 import msgspec
@@ -27,7 +28,10 @@ from detector.analysis.candidate import fold
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, Shift
 from detector.series import Batch, FloatArray, IntArray, Panel
 
+# Verifies the candidate of a job.
 Confirm = Callable[[str, Candidate], Confirmed | Rejected]
+# Is told which jobs' candidates are verified next.
+Ahead = Callable[[Sequence[tuple[str, Candidate]]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,12 @@ def start(model: Model) -> Watch:
 
 
 def observe(
-    watch: Watch, batch: Batch, values: FloatArray | None, *, confirm: Confirm
+    watch: Watch,
+    batch: Batch,
+    values: FloatArray | None,
+    *,
+    confirm: Confirm,
+    ahead: Ahead = lambda _: None,
 ) -> Observed:
     """Fold the batch's samples of the watch's metric and verify what stands out.
 
@@ -75,8 +84,8 @@ def observe(
     ----------
     values
         The metric's values, aligned with the batch's entries; None when it has none.
-    confirm
-        Verifies the candidate of a job.
+    confirm, ahead
+        As in ``fold``, by job.
 
     Notes
     -----
@@ -107,7 +116,7 @@ def observe(
     if not isinstance(watch.model.baseline, Peers):
         batch = replace(batch, gpus=None)
     panel = _panel(local, batch, chosen, values, columns=len(columns))
-    return _fold_isolated(watch, columns, panel, confirm=confirm)
+    return _fold_isolated(watch, columns, panel, confirm=confirm, ahead=ahead)
 
 
 def accepted(watch: Watch, jobs: Iterable[str]) -> Watch:
@@ -208,7 +217,7 @@ def _panel(
 
 
 def _fold_isolated(
-    watch: Watch, columns: IntArray, panel: Panel, *, confirm: Confirm
+    watch: Watch, columns: IntArray, panel: Panel, *, confirm: Confirm, ahead: Ahead
 ) -> Observed:
     """Fold; when a column breaks the fold, find it by halving, and judge all the others.
 
@@ -223,7 +232,13 @@ def _fold_isolated(
         return names[int(columns[k])]
 
     try:
-        folded = fold(watch.model, part, panel, lambda k, raised: confirm(job(k), raised))
+        folded = fold(
+            watch.model,
+            part,
+            panel,
+            lambda k, raised: confirm(job(k), raised),
+            lambda group: ahead([(job(raised.column), raised) for raised in group]),
+        )
     except OSError:
         raise
     except Exception as exception:
@@ -231,10 +246,9 @@ def _fold_isolated(
             reason = f"{type(exception).__name__}: {exception}"
             return Observed(watch=watch, poisoned={job(0): reason})
         half = len(columns) // 2
-        left = _fold_isolated(watch, columns[:half], panel.cut(slice(0, half)), confirm=confirm)
-        right = _fold_isolated(
-            left.watch, columns[half:], panel.cut(slice(half, None)), confirm=confirm
-        )
+        again = partial(_fold_isolated, confirm=confirm, ahead=ahead)
+        left = again(watch, columns[:half], panel.cut(slice(0, half)))
+        right = again(left.watch, columns[half:], panel.cut(slice(half, None)))
         return _joined(left, right)
     state = folded.state if everything else put(watch.state, columns, folded.state)
     return Observed(

@@ -6,30 +6,27 @@ process reads and rolls up; any number write.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 import redis
 
 from detector.fleet import Job
-from detector.series import Batch, ContextEvent, FloatArray, Interval, Reject, Window
-from detector.store.about import read_event, read_job, touching, write_event
-from detector.store.chunks import (
-    CHUNK_MS,
-    Stretch,
-    chunk_start,
-    field_name,
-    join,
-    unpack,
+from detector.series import (
+    Batch,
+    ContextEvent,
+    FloatArray,
+    Interval,
+    Reject,
+    Wanted,
+    Window,
 )
+from detector.store.about import read_event, read_job, touching, write_event
 from detector.store.discovery import Discovery
 from detector.store.entries import (
     EARLIEST_MS,
     REASONS,
-    decode,
     encode,
-    gpu_codes,
-    gpu_values,
     pack_all,
     safe,
 )
@@ -40,6 +37,7 @@ from detector.store.rejects import Rejected, Rejects
 from detector.store.roll import Roll
 from detector.store.server import Command, Reply, Server, pairs
 from detector.store.settings import HistorySettings
+from detector.store.windows import Windows
 
 __all__ = ["REASONS", "History", "HistorySettings", "Rejected", "Sample"]
 
@@ -48,6 +46,8 @@ _LONGEST_STREAM = 21_600
 _LONGEST_EVENTS = 1_000  # of a job: a checkpoint every ten minutes for a week
 
 _WRITES_A_PIPELINE = 5_000
+# Jobs whose events are read in one trip: a few hundred bytes of each.
+_EVENTS_A_PIPELINE = 500
 _DAY_MS = 86_400_000
 
 
@@ -94,6 +94,7 @@ class History:
         self._rejects = Rejects(self._server, keys, expire_s=self._expire_s)
         self._discovery = Discovery(self._server, keys, self._rejects, every=settings.discover)
         self._increments = Increments(self._server, settings, self._discovery, self._rejects)
+        self._windows = Windows(self._server, keys, settings, self._rejects)
         self._roll = Roll(self._server, keys, settings, self._discovery, self._rejects)
 
     def increments(self, cursors: Mapping[str, int], *, now_ms: int) -> Batch:
@@ -158,34 +159,26 @@ class History:
                     self._discovery.add(samples[at].job)
         return written
 
-    def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
-        """Return a job's history in ``[start_ms, end_ms)``, from its chunks and its stream."""
-        start_ms = max(start_ms, 0)
-        key = self._keys.samples(job)
-        # The stream first: what is rolled up in between is then met twice, never missed.
-        commands: list[Command] = [
-            ["XRANGE", key, start_ms, f"({max(end_ms, 0)}"],
-            self._events_read(job),
-        ]
-        starts = self._chunk_starts(job, start_ms, end_ms)
-        if starts:
-            commands.append(["HMGET", self._keys.chunks(job), *map(field_name, starts)])
-        entries, events, *blobs = self._server.pipeline(commands)
-        parts = self._unpacked(job, starts, blobs[0] if blobs else [])
-        if isinstance(entries, list) and entries:
-            parts.append(_stretch(entries))
-        rows = join(parts).between(start_ms - 1, end_ms)
-        return Window(
-            times_ms=rows.times_ms,
-            fields=rows.fields,
-            gpus=None if rows.codes is None else gpu_values(rows.codes),
-            events=_context(events, Interval(start_ms=start_ms, end_ms=end_ms)),
-        )
+    def windows(self, wanted: Sequence[Wanted]) -> list[Window]:
+        """Return stretches of jobs' histories, from chunks and streams, in as few trips."""
+        return self._windows.read(wanted)
 
-    def context(self, job: str, span: Interval) -> tuple[ContextEvent, ...]:
-        """Return what was announced about a job that touches ``span``."""
-        (events,) = self._server.pipeline([self._events_read(job)])
-        return _context(events, span)
+    def contexts(self, spans: Sequence[tuple[str, Interval]]) -> list[tuple[ContextEvent, ...]]:
+        """Return for each job and span what was announced about the job that touches it."""
+        jobs = list(dict.fromkeys(job for job, _ in spans))
+        known: dict[str, list[ContextEvent]] = {}
+        for first in range(0, len(jobs), _EVENTS_A_PIPELINE):
+            some = jobs[first : first + _EVENTS_A_PIPELINE]
+            replies = self._server.pipeline(self._events_read(job) for job in some)
+            known |= {job: _events(reply) for job, reply in zip(some, replies, strict=True)}
+        return [touching(known[job], span) for job, span in spans]
+
+    def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
+        """Return a job's history in ``[start_ms, end_ms)`` with all that is known of it."""
+        span = Interval(start_ms=start_ms, end_ms=end_ms)
+        (window,) = self.windows([Wanted(job=job, span=span, gpus=True)])
+        (events,) = self.contexts([(job, span)])
+        return replace(window, events=events)
 
     def describe(self, job: str) -> Job:
         """Return who a job is; of a job that nobody described, its id alone."""
@@ -299,27 +292,6 @@ class History:
                 self._rejects.add(samples[at].job, f"{samples[at].time_ms}-0", reason)
         return there
 
-    def _chunk_starts(self, job: str, start_ms: int, end_ms: int) -> list[int]:
-        first = chunk_start(start_ms)
-        if end_ms - first <= 2 * self.settings.keep:
-            return list(range(first, end_ms, CHUNK_MS))
-        # "Everything" is a span of millions of chunks: ask which there are.
-        names = self._server.run("HKEYS", self._keys.chunks(job))
-        known = names if isinstance(names, list) else []
-        starts = sorted(int(name) * 1000 for name in known if name.isdigit())
-        return [start for start in starts if first <= start < end_ms]
-
-    def _unpacked(self, job: str, starts: Sequence[int], blobs: Reply) -> list[Stretch]:
-        parts = []
-        if isinstance(blobs, list):
-            for start, blob in zip(starts, blobs, strict=True):
-                if blob is not None:
-                    try:
-                        parts.append(unpack(blob, start))
-                    except ValueError as exc:
-                        self._rejects.add(job, f"{start}-0", "bad_chunk", str(exc))
-        return parts
-
     def _described(self, job: str, reply: Reply) -> Job:
         known = () if isinstance(reply, Exception) else pairs(reply)
         flat = [text for pair in known for text in pair]
@@ -332,22 +304,10 @@ class History:
         return described
 
 
-def _context(reply: Reply, span: Interval) -> tuple[ContextEvent, ...]:
+def _events(reply: Reply) -> list[ContextEvent]:
     """Read the events of a reply; a key of another type has none."""
     entries = reply if isinstance(reply, list) else ()
-    events = [
-        read_event(int(entry.partition(b"-")[0]), _texts(flat)) for entry, flat in entries
-    ]
-    return touching(events, span)
-
-
-def _stretch(entries: Sequence[tuple[bytes, list[bytes]]]) -> Stretch:
-    decoded = decode([entry[0] for entry in entries], [entry[1] for entry in entries])
-    return Stretch(
-        times_ms=decoded.times_ms,
-        fields=decoded.fields,
-        codes=gpu_codes(decoded.packed),
-    )
+    return [read_event(int(entry.partition(b"-")[0]), _texts(flat)) for entry, flat in entries]
 
 
 def _texts(flat: Sequence[bytes]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 from detector.fleet import Job
 from detector.incident.incident import Incident
 from detector.incident.ledger import Action, Commit, Saved, shard_of
-from detector.series import Batch, ContextEvent, Interval, SmallArray, Window
+from detector.series import Batch, ContextEvent, Interval, SmallArray, Wanted, Window
 
 
 class MemoryHistories:
@@ -55,28 +55,27 @@ class MemoryHistories:
                 parts.append((job, recording, first, last))
         return _batch(parts, more=more)
 
-    def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
-        """Return the recording's part in ``[start_ms, end_ms)``."""
-        recording = self._recordings[job]
-        first, last = np.searchsorted(recording.times_ms, [start_ms, end_ms])
-        part = slice(int(first), int(last))
-        return Window(
-            times_ms=recording.times_ms[part],
-            fields={name: values[part] for name, values in recording.fields.items()},
-            gpus=None if recording.gpus is None else recording.gpus[part],
-            events=self.context(job, Interval(start_ms=start_ms, end_ms=end_ms)),
-        )
+    def windows(self, wanted: Sequence[Wanted]) -> list[Window]:
+        """Return parts of recordings, without what was announced."""
+        return [self._window(item) for item in wanted]
 
-    def context(self, job: str, span: Interval) -> tuple[ContextEvent, ...]:
-        """Return the recording's events that touch ``span`` and were announced in time for it.
+    def _window(self, wanted: Wanted) -> Window:
+        part = self._recordings[wanted.job].within(wanted.span)
+        return replace(part, gpus=part.gpus if wanted.gpus else None, events=())
+
+    def contexts(self, spans: Sequence[tuple[str, Interval]]) -> list[tuple[ContextEvent, ...]]:
+        """Return the recordings' events that touch a span and were announced in time for it.
 
         A decision is about the end of its span: what was announced later was not known then.
         """
-        return tuple(
-            event
-            for event in self._recordings[job].events
-            if event.heard_ms < span.end_ms and event.span.end_ms >= span.start_ms
-        )
+        return [
+            tuple(
+                event
+                for event in self._recordings[job].events
+                if event.heard_ms < span.end_ms and event.span.end_ms >= span.start_ms
+            )
+            for job, span in spans
+        ]
 
     def describe_many(self, jobs: Iterable[str]) -> dict[str, Job]:
         """Return who the jobs are."""

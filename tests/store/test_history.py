@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from detector.metric import FIELDS
-from detector.series import Batch, ContextEvent, Duration, Interval
+from detector.series import Batch, ContextEvent, Duration, Interval, Wanted
 from detector.store.entries import REASONS, pack_gpus
 from detector.store.errors import StoreError, Trouble
 from detector.store.history import History, HistorySettings, Sample
@@ -515,6 +515,49 @@ def test_rolling_up_moves_old_entries_and_no_window_sees_a_difference(
     assert before.gpus is not None
     assert np.array_equal(before.gpus, after.gpus)  # type: ignore[arg-type]
     assert history.window("a", start_ms=0, end_ms=2**60).times_ms.size == count
+
+
+@pytest.mark.parametrize("gpus", [False, True])
+def test_windows_read_together_are_those_read_alone(
+    redis_client: redis.Redis, *, gpus: bool
+) -> None:
+    history = fresh(redis_client)
+    rng = np.random.default_rng(5)
+    for job, width in (("a", 3), ("b", 0), ("c", 8)):
+        fields = {"mfu": 0.4} if job == "a" else {"sm": 0.7}
+        history.write_many(
+            [
+                Sample(
+                    job=job,
+                    time_ms=NOW - (900 - k) * 10_000,
+                    ofu=float(rng.random()),
+                    fields=fields,
+                    gpus=rng.random(width + (k > 400)) if width else None,
+                )
+                for k in range(900)
+            ]
+        )
+    follow(history)
+    history.roll(["a", "c"], now_ms=NOW)
+    edges = [NOW - 9_000_000, NOW - 5_003_000, NOW - 3_600_000, NOW - 40_000, NOW + 1]
+    wanted = [
+        Wanted(job=job, span=Interval(start_ms=start, end_ms=end), gpus=gpus)
+        for job in ("a", "b", "c", "unknown")
+        for start in edges
+        for end in edges
+    ]
+    for item, found in zip(wanted, history.windows(wanted), strict=True):
+        (alone,) = history.windows([item])
+        assert found.fields.keys() == alone.fields.keys()
+        np.testing.assert_array_equal(found.times_ms, alone.times_ms)
+        for name, values in alone.fields.items():
+            np.testing.assert_array_equal(found.fields[name], values)
+        assert (found.gpus is None) == (alone.gpus is None)
+        if found.gpus is not None and alone.gpus is not None:
+            assert gpus
+            np.testing.assert_array_equal(found.gpus, alone.gpus)
+    counts = [len(found.times_ms) for found in history.windows(wanted[:5])]
+    assert counts == [0, 400, 540, 896, 900]
 
 
 def test_a_cold_start_reads_chunks_first_and_then_the_stream(

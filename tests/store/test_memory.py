@@ -12,7 +12,7 @@ from detector.analysis.change import Estimate
 from detector.fleet import Job
 from detector.incident.incident import Incident, State
 from detector.incident.ledger import Commit, shard_of
-from detector.series import Batch, ContextEvent, Interval, Window
+from detector.series import Batch, ContextEvent, Interval, Wanted, Window
 from detector.store.memory import MemoryHistories, MemoryLedger
 
 T = 1_760_000_000_000
@@ -101,14 +101,25 @@ def test_a_field_that_only_some_jobs_have_is_no_data_for_the_others() -> None:
 def test_a_window_is_half_open_with_all_that_touches_it(
     start: int, end: int, count: int, events: int
 ) -> None:
-    found = histories({"j": window(10, mfu=0.4)}).window(
-        "j", start_ms=T + 1_000 * start, end_ms=T + 1_000 * end
-    )
+    source = histories({"j": window(10, mfu=0.4)})
+    span = Interval(start_ms=T + 1_000 * start, end_ms=T + 1_000 * end)
+    (found,) = source.windows([Wanted(job="j", span=span, gpus=True)])
     assert len(found.times_ms) == count
     assert {len(values) for values in found.fields.values()} == {count}
     assert found.gpus is not None
     assert found.gpus.shape == (count, 2)
-    assert len(found.events) == events
+    (context,) = source.contexts([("j", span)])
+    assert len(context) == events
+
+
+def test_single_gpus_come_only_where_they_are_wanted() -> None:
+    source = histories({"j": window(10)})
+    span = Interval(start_ms=T, end_ms=NOW)
+    without, with_them = source.windows(
+        [Wanted(job="j", span=span), Wanted(job="j", span=span, gpus=True)]
+    )
+    assert without.gpus is None
+    assert with_them.gpus is not None
 
 
 def incident(name: str, *, job: str = "j", revision: int = 1) -> Incident:
@@ -146,6 +157,5 @@ def test_what_is_announced_later_than_a_span_ends_is_not_known_in_it() -> None:
     span = Interval(start_ms=T, end_ms=T + 5_000)
     late = ContextEvent(kind="checkpoint", span=span, told_ms=T + 8_000)
     source = histories({"a": replace(window(20), events=(late,))})
-    assert source.context("a", Interval(start_ms=T, end_ms=T + 8_000)) == ()
-    assert source.context("a", Interval(start_ms=T, end_ms=T + 8_001)) == (late,)
-    assert source.window("a", start_ms=T, end_ms=T + 8_000).events == ()
+    spans = [Interval(start_ms=T, end_ms=T + end) for end in (8_000, 8_001)]
+    assert source.contexts([("a", each) for each in spans]) == [(), (late,)]

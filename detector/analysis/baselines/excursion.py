@@ -13,6 +13,7 @@ from detector.analysis.baselines.level import (
     recent,
 )
 from detector.analysis.baselines.rows import Found, anywhere, places
+from detector.analysis.quantile import median
 from detector.series import FloatArray, IntArray
 
 # A level climbs when two samples in a row lie above it by this share of the way back to the
@@ -390,9 +391,14 @@ def _climbing(state: LevelState, at: IntArray, now_ms: IntArray) -> BoolArray:
         most = int((now_ms[place] - state.steady_ms[k]) // max(state.step_ms[k], 1.0))
         seen = recent(state, np.array([k]), min(max(most, 3), RING))[0]
         third = len(seen) // 3
-        older, newer = np.nanmedian(seen[:third]), np.nanmedian(seen[-third:])
+        older, newer = _middle(seen[:third]), _middle(seen[-third:])
         climbing[place] = newer - older > _CLOSED * (state.level[k] - older)
     return climbing
+
+
+def _middle(samples: FloatArray) -> float:
+    known = samples[np.isfinite(samples)]
+    return median(known) if len(known) else np.nan
 
 
 def raise_long(
