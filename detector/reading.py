@@ -1,0 +1,103 @@
+"""What a source reads of GPUs at one time, before anybody has judged it.
+
+A reading holds canonical counters: named by :data:`detector.metric.COUNTERS`, in its units, and
+past the one filter for blanks and sentinels (:func:`detector.metric.usable`). A counter that is
+not there was not read, was blank, or was none; ``Dropped`` says which lines those were.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """One value of a source that must not be stored.
+
+    Attributes
+    ----------
+    line
+        Its line in the source's text, from 1; None where a source has no lines.
+    metric
+        The counter's name as the source gave it; "" where even that was unreadable.
+    raw
+        The value as it came, at most 60 characters.
+    reason
+        Why it is none, for people.
+    """
+
+    line: int | None = None
+    metric: str
+    raw: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one GPU, or one MIG instance of it, read at one time.
+
+    Attributes
+    ----------
+    uuid
+        The GPU's UUID: what it is known by everywhere.
+    instance
+        GPU instance id under MIG (``GPU_I_ID``); "" for a whole GPU.
+    profile
+        MIG profile, such as ``1g.10gb``; "" for a whole GPU.
+    index
+        The number that its host's source gives it; "" where it gives none.
+    time_ms
+        When the source read it, by the source's clock where it has one, else when it was asked.
+    own_clock
+        Whether ``time_ms`` is the source's: then a repeated time is a repeated reading.
+    values
+        Canonical counter -> value in its unit.
+    jobs
+        The jobs that the source says it works for; none when idle or unknown, several when
+        they share it.
+    labels
+        What else the source says of it (pod, namespace, partition, ...), as it says it.
+    """
+
+    uuid: str
+    instance: str = ""
+    profile: str = ""
+    host: str = ""
+    index: str = ""
+    model: str = ""
+    time_ms: int
+    own_clock: bool = False
+    values: Mapping[str, float] = field(default_factory=dict)
+    jobs: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def entity(self) -> str:
+        """What holds a history of its own: the UUID, with the instance under MIG."""
+        return f"{self.uuid}/{self.instance}" if self.instance else self.uuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrape:
+    """What one target answered when it was asked once.
+
+    Attributes
+    ----------
+    target
+        Whom was asked: a URL without secrets, a host, or ``localhost``.
+    asked_ms
+        When, by our clock.
+    time_ms
+        The target's own time of its answer, where it says one (HTTP ``Date``); else None.
+    error
+        Why there are no readings, in one line that says what to do; "" when it answered.
+    failing
+        Source-wide trouble beside readings: ``no_profiling``, ``contention``, ...; "" for none.
+    """
+
+    target: str
+    asked_ms: int
+    time_ms: int | None = None
+    readings: tuple[Reading, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    error: str = ""
+    failing: str = ""

@@ -1,0 +1,1 @@
+"""Sources of counters: exporters, Prometheus, DCGM, the driver; and who runs where."""
