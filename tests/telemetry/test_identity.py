@@ -1,0 +1,57 @@
+"""Which job a GPU works for, by its labels."""
+
+import pytest
+
+from detector.telemetry.identity import IdentitySettings, job_of
+
+
+@pytest.mark.parametrize(
+    ("labels", "job"),
+    [
+        ({}, ""),
+        ({"pod": "", "namespace": ""}, ""),
+        ({"hpc_job": "48213"}, "48213"),
+        ({"hpc_job": " 48213 "}, "48213"),
+        ({"job_id": "7", "job_user": "ann", "job_partition": "gpu"}, "7"),
+        ({"hpc_job": "991", "pod": "slurmd-0", "namespace": "slurm"}, "991"),
+        ({"namespace": "ml", "pod": "llm-worker-3"}, "ml/llm-worker-3"),
+        ({"pod": "llm-worker-3"}, "llm-worker-3"),
+        # honorLabels false: pod and namespace are the exporter's own.
+        (
+            {
+                "namespace": "gpu-operator",
+                "pod": "dcgm-exporter-x",
+                "exported_namespace": "ml",
+                "exported_pod": "llm-0",
+            },
+            "ml/llm-0",
+        ),
+        (
+            {"namespace": "ml", "pod": "w-1", "training_kubeflow_org_job_name": "bert"},
+            "ml/bert",
+        ),
+        ({"namespace": "ml", "pod": "w-1", "label_ray_io_cluster": "rc"}, "ml/rc"),
+    ],
+)
+def test_a_job_is_told_from_labels_in_the_order_of_trust(
+    labels: dict[str, str], job: str
+) -> None:
+    assert job_of(labels) == job
+
+
+def test_a_configured_label_comes_first() -> None:
+    settings = IdentitySettings(job_label="run")
+    assert job_of({"hpc_job": "1", "run": "x"}, settings) == "x"
+    assert job_of({"hpc_job": "1", "exported_run": "y"}, settings) == "y"
+    assert job_of({"hpc_job": "1"}, settings) == "1"
+
+
+def test_pods_of_one_job_come_together_where_a_replica_is_known() -> None:
+    settings = IdentitySettings(replica=r"-(worker|master)-[0-9]+$")
+    assert job_of({"namespace": "ml", "pod": "llm-worker-3"}, settings) == "ml/llm"
+    assert job_of({"namespace": "ml", "pod": "-worker-3"}, settings) == "ml/-worker-3"
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="replica is no regular expression"):
+        IdentitySettings(replica="(")
