@@ -1,9 +1,9 @@
 """Which job a GPU works for, as the labels of its counters say.
 
-The order is one of trust: what the operator configured, what a scheduler wrote (Slurm's job id),
-what the workload's own controller put on its pods, and last the pod itself. Labels that
-Prometheus renamed to ``exported_*`` are the workload's own; without that prefix the ``pod`` of a
-series that also has one is the exporter's (its service monitor keeps ``honorLabels: false``).
+The order is one of trust: what the operator configured, what a scheduler wrote (Slurm's job
+id), what the workload's own controller put on its pods, and last the pod itself. Labels that
+Prometheus renamed to ``exported_*`` are the workload's own; beside one of those, a plain
+``pod`` is the exporter's own (its service monitor keeps ``honorLabels: false``).
 """
 
 import re
@@ -54,7 +54,10 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise ValueError(msg) from None
 
 
-def job_of(labels: Mapping[str, str], settings: IdentitySettings = IdentitySettings()) -> str:
+_USUAL = IdentitySettings()
+
+
+def job_of(labels: Mapping[str, str], settings: IdentitySettings = _USUAL) -> str:
     """Return the id of the job that ``labels`` name, ``namespace/name`` for a pod; "" if idle.
 
     Parameters
