@@ -39,6 +39,7 @@ _VERBS = {
     "ack": _Verb("ack", "Acknowledge an incident."),
     "dlq": _Verb("dlq", "List or replay notices that no receiver accepted."),
     "ofu": _Verb("ofu", "Compute OFU and data-sheet MFU from given counters."),
+    "mfu": _Verb("mfu", "Compute MFU from a model's FLOPs; explain one that OFU contradicts."),
 }
 
 

@@ -1,6 +1,5 @@
 """``ofuwatch ofu``: OFU, data-sheet MFU and the tile correction, from given counters."""
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,7 @@ from detector.analysis import ofu, tiles
 from detector.analysis.clock import Clock
 from detector.analysis.ofu import Absent, ClockRatio, GpuModel, GpuTable, Precision
 from detector.cli import fail
-from detector.content import GPUS, shipped
-from detector.tables import ContentErrors, read
+from detector.cli.gpus import gpu_named, gpu_table, precision_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +94,13 @@ def command(
     as_json: bool,
 ) -> None:
     """Compute OFU and data-sheet MFU from given counters; docs/metric.md explains them."""
-    gpus = _table(table)
+    gpus = gpu_table(table)
     if list_gpus:
         click.echo(_json(gpus) if as_json else _listing(gpus))
         return
     if tensor is None or clock is None:
         fail('give --tensor and --clock, for example --tensor 0.52 --clock "1710 MHz"')
-    model = None if gpu is None else _model(gpus, gpu)
+    model = None if gpu is None else gpu_named(gpus, gpu)
     if precision is not None and model is None:
         fail("--precision needs --gpu: the peak depends on the model")
     reading = _reading(
@@ -117,29 +115,6 @@ def command(
         click.echo(_json(_record(reading, converted, absent, gpus)))
     else:
         click.echo("\n".join(_lines(reading, converted, absent, gpus)))
-
-
-def _table(path: Path | None) -> GpuTable:
-    try:
-        file = read(shipped() / "models" / GPUS if path is None else path)
-    except ContentErrors as error:
-        fail(str(error))
-    table = file.convert(GpuTable)
-    if table is None:
-        fail(str(ContentErrors(file.problems)))
-    return table
-
-
-def _model(gpus: GpuTable, name: str) -> GpuModel:
-    model = gpus.find(name)
-    if model is None:
-        names = {known.name.lower(): known.name for known in gpus.gpu}
-        asked = name.lower().removeprefix("nvidia ").removeprefix("tesla ")
-        family = [known for lower, known in names.items() if lower.startswith(f"{asked}-")]
-        near = family or [names[found] for found in difflib.get_close_matches(asked, names)]
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        fail(f"--gpu {name!r} is no single model of the table; {hint}(--list-gpus lists them)")
-    return model
 
 
 def _ratio(text: str) -> float:
@@ -182,12 +157,7 @@ def _product(text: str) -> tiles.Weighted:
 def _precisions(text: str | None, model: GpuModel | None) -> tuple[Precision, ...]:
     if model is None:
         return ()
-    if text is None:
-        return tuple(model.precision)
-    name = ofu.precision_named(text)
-    if name is None:
-        fail(f"--precision {text!r} is unknown; there are {', '.join(ofu.PRECISIONS)}")
-    return (name,)
+    return tuple(model.precision) if text is None else (precision_of(text),)
 
 
 def _reading(

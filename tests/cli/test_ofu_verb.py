@@ -1,8 +1,6 @@
 """The verb ``ofuwatch ofu``."""
 
 import json
-import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -152,28 +150,3 @@ def test_a_table_of_ones_own_is_read_and_its_errors_have_their_line(tmp_path: Pa
     result = _run("--list-gpus", "--table", str(table))
     assert result.exit_code == 2
     assert f"{table}:8: gpu[0].max_clock: unknown key" in result.stderr
-
-
-_DOC = Path(__file__).parent.parent.parent / "docs" / "metric.md"
-
-
-def _examples() -> list[tuple[str, list[str]]]:
-    """Return the commands of docs/metric.md and the lines that they are said to print."""
-    blocks = re.findall(r"```console\n\$ ofuwatch ofu (.*?)\n(.*?)```", _DOC.read_text(), re.S)
-    return [(command, output.splitlines()) for command, output in blocks]
-
-
-@pytest.mark.parametrize(("command", "lines"), _examples())
-def test_a_command_of_the_documentation_prints_what_is_shown(
-    command: str, lines: list[str]
-) -> None:
-    result = _run(*shlex.split(command))
-    printed = (result.stdout or result.stderr).splitlines()
-    if lines[-1] == "...":
-        lines = lines[:-1]
-        printed = printed[: len(lines)]
-    assert printed == lines
-
-
-def test_the_documentation_has_worked_examples() -> None:
-    assert len(_examples()) >= 6

@@ -1,0 +1,111 @@
+"""``ofuwatch mfu`` as its users call it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from detector.cli import main
+
+LLAMA = {
+    "hidden_size": 16384, "num_hidden_layers": 126, "num_attention_heads": 128,
+    "num_key_value_heads": 8, "intermediate_size": 53248, "vocab_size": 128256,
+    "hidden_act": "silu",
+}  # fmt: skip
+HYBRID = {
+    "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+    "n_routed_experts": 512, "num_experts_per_tok": 22, "moe_intermediate_size": 2688,
+    "moe_latent_size": 1024, "moe_shared_expert_intermediate_size": 5376, "vocab_size": 131072,
+    "hybrid_override_pattern": "MEMEMEM*EMEMEMEM*EME", "mamba_num_heads": 128,
+    "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "mlp_hidden_act": "relu2",
+}  # fmt: skip
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> str:
+    return _written(tmp_path, LLAMA)
+
+
+def _written(folder: Path, config: object) -> str:
+    file = folder / "config.json"
+    file.write_text(json.dumps(config))
+    return str(file)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["mfu", *arguments])
+
+
+def record(*arguments: str) -> dict[str, object]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    found: dict[str, object] = json.loads(result.stdout)
+    return found
+
+
+def test_mfu_comes_from_the_model_and_the_throughput_of_the_whole_job(llama: str) -> None:
+    """A published row: 1,048 tokens/s on each of 256 GPUs are 2,646 model TFLOP/s a GPU."""
+    found = record(
+        "--model", llama, "--seq", "8192", "--tokens-per-s", str(1048 * 256), "--gpus", "256",
+        "--peak", "5000",
+    )  # fmt: skip
+    assert found["mfu"] == pytest.approx(2646 / 5000, rel=1e-3)
+    assert found["hfu"] == found["mfu"]
+
+
+def test_hfu_counts_what_is_computed_again(llama: str) -> None:
+    found = record(
+        "--model", llama, "--seq", "8192", "--tokens-per-s", "400", "--peak", "989.4",
+        "--recompute", "full",
+    )  # fmt: skip
+    assert 1.32 < found["hfu"] / found["mfu"] < 4 / 3  # type: ignore[operator]
+
+
+def test_a_reported_mfu_that_ofu_contradicts_is_explained(tmp_path: Path) -> None:
+    result = run(
+        "--model", _written(tmp_path, HYBRID), "--seq", "8192", "--gpu", "H100-SXM",
+        "--precision", "bf16", "--ofu", "0.2558", "--reported", "0.5427",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert "is 1.961 times the 0.2768 that OFU implies" in result.stdout
+    likeliest = result.stdout.partition("likeliest first:\n")[2].splitlines()[0]
+    assert "routed experts counted at the hidden size, not at their latent one" in likeliest
+
+
+def test_agreement_is_said() -> None:
+    result = run("--reported", "0.41", "--ofu", "0.42")
+    assert "They agree within the doubt" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "give --model config.json"),
+        (("--reported", "54"), "give a ratio, not percent"),
+        (("--reported", "0.5"), "--reported needs --ofu"),
+        (("--set", "hidden_size"), "no KEY=VALUE"),
+        (("--set", "hidden_size=8"), "vocab_size is missing"),
+        (("--model", "/nowhere.json"), "/nowhere.json cannot be read: No such file"),
+        (("--tokens-per-s", "nan", "--reported", "1"), "--tokens-per-s must be above 0"),
+        (("--gpus", "0", "--reported", "1"), "--gpus must be above 0"),
+        (("--gpu", "H100-SXM", "--reported", "0.4", "--ofu", "0.4"), "--precision is missing"),
+        (("--gpu", "H10", "--precision", "bf16", "--reported", "0.4"), "no single model"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_to_do(
+    arguments: tuple[str, ...], says: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '"x"', "\x00"])
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(text)
+    result = run("--model", str(file), "--seq", "8")
+    assert result.exit_code == 2
+    assert f"{file} is no JSON object" in result.stderr
