@@ -1,5 +1,10 @@
 """Who is who on the fleet: GPUs, hosts and the jobs that run on them."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
 import msgspec
 
 
@@ -61,3 +66,159 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 def _title(name: str, id: str) -> str:
     return f"{name} ({id})" if name and name != id else id
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """One job's hold on GPUs of a host, from ``start_ms`` until before ``end_ms``.
+
+    Which GPUs is told in the surest way that a scheduler knows: by ``uuid``; else by ``index``,
+    the number that the host's own source of counters gives it; else by ``minor``, the number of
+    its device file, which is neither that number nor the driver's; else only by how many of the
+    host's ``gpus`` there are, 0 for all.
+
+    Attributes
+    ----------
+    instance
+        GPU instance id under MIG; "" for a whole GPU.
+    end_ms
+        None while it lasts.
+    """
+
+    job: str
+    host: str = ""
+    uuid: str = ""
+    index: str = ""
+    minor: int | None = None
+    gpus: int = 0
+    instance: str = ""
+    start_ms: int
+    end_ms: int | None = None
+
+    def touches(self, start_ms: int, end_ms: int) -> bool:
+        """Whether the hold meets ``[start_ms, end_ms)``, or the instant that both are."""
+        begun = self.start_ms < end_ms or self.start_ms == start_ms == end_ms
+        return begun and (self.end_ms is None or self.end_ms > start_ms)
+
+    def fills(self, start_ms: int, end_ms: int) -> bool:
+        """Whether the hold lasts for all of ``[start_ms, end_ms)``."""
+        return self.start_ms <= start_ms and (self.end_ms is None or self.end_ms >= end_ms)
+
+
+class Seat(Protocol):
+    """Where a reading was made; :class:`detector.reading.Reading` is one."""
+
+    @property
+    def uuid(self) -> str:
+        """UUID of the GPU."""
+        ...
+
+    @property
+    def instance(self) -> str:
+        """GPU instance id; "" for a whole GPU."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """The host, by any of its names."""
+        ...
+
+    @property
+    def index(self) -> str:
+        """The number that its host's source gives the GPU."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Who held a GPU for a time.
+
+    Attributes
+    ----------
+    jobs
+        Who held it all the time, in order; several share it.
+    handover
+        Who held it for a part only, and who held it beside them: then it is nobody's.
+    """
+
+    jobs: tuple[str, ...] = ()
+    handover: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What is known of hosts' GPUs, by which placements without UUIDs are read.
+
+    Attributes
+    ----------
+    counts
+        Host (as :func:`host_key` gives it) -> how many GPUs are seen on it.
+    minors
+        UUID -> number of its device file, where a source says it.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    minors: Mapping[str, int] = field(default_factory=dict)
+
+
+_NOTHING = Fleet()
+
+
+class Placements:
+    """Who runs where, over time.
+
+    Parameters
+    ----------
+    placements
+        In any order; those of one GPU may overlap, where jobs share it.
+    """
+
+    def __init__(self, placements: Iterable[Placement] = ()) -> None:
+        self.all = tuple(dict.fromkeys(placements))
+        self._by_uuid: defaultdict[str, list[Placement]] = defaultdict(list)
+        self._by_host: defaultdict[str, list[Placement]] = defaultdict(list)
+        for one in self.all:
+            if one.uuid:
+                self._by_uuid[one.uuid].append(one)
+            else:
+                self._by_host[host_key(one.host)].append(one)
+
+    def at(self, seat: Seat, *, start_ms: int, end_ms: int, fleet: Fleet = _NOTHING) -> Held:
+        """Return who held a GPU in ``[start_ms, end_ms)``; at an instant where both are one.
+
+        A GPU of which a hold begins or ends in between is nobody's: its counters are a mean
+        over two tenants, or over a tenant and nobody.
+        """
+        host = host_key(seat.host)
+        near = [
+            *self._by_uuid.get(seat.uuid, ()),
+            *(one for one in self._by_host.get(host, ()) if _means(one, seat, host, fleet)),
+        ]
+        met = [
+            one
+            for one in near
+            if one.instance in ("", seat.instance) and one.touches(start_ms, end_ms)
+        ]
+        jobs = tuple(sorted({one.job for one in met}))
+        # A job that holds it twice in a row (requeued in between) held it for a part each time.
+        if all(one.fills(start_ms, end_ms) for one in met):
+            return Held(jobs=jobs)
+        return Held(handover=jobs)
+
+
+def host_key(host: str) -> str:
+    """Return what a host is known by: ``N017.example.org:9400`` is ``n017``."""
+    name = host.strip().lower()
+    if name.count(":") == 1:
+        name = name.partition(":")[0]
+    first = name.partition(".")[0]
+    return name if first.isdigit() or ":" in name else first
+
+
+def _means(placement: Placement, seat: Seat, host: str, fleet: Fleet) -> bool:
+    """Whether a placement that names no UUID is on this GPU of its host."""
+    if placement.index:
+        return placement.index == seat.index
+    if placement.minor is not None:
+        return fleet.minors.get(seat.uuid) == placement.minor
+    # Some of a host's GPUs, and nobody says which: none is counted rather than a wrong one.
+    return not placement.gpus or placement.gpus == fleet.counts.get(host)

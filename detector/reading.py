@@ -54,6 +54,9 @@ class Reading:
     jobs
         The jobs that the source says it works for; none when idle or unknown, several when
         they share it.
+    handover
+        The jobs between which the GPU changed hands within the time that the values stand for:
+        they are nobody's, and ``jobs`` is empty.
     labels
         What else the source says of it (pod, namespace, partition, ...), as it says it.
     """
@@ -68,6 +71,7 @@ class Reading:
     own_clock: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
     jobs: tuple[str, ...] = ()
+    handover: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -26,6 +26,12 @@ _CONTROLLER = (
     "batch.kubernetes.io/job-name",
     "job-name",
 )
+# What prologs and exporters write when there is no job; Slurm's ids begin at 1.
+_NO_JOB = frozenset({"0", "none", "null", "(null)", "n/a", "-"})
+
+# Names of the exporters' own pods and containers (NVIDIA's chart and GPU Operator, ROCm's).
+_EXPORTERS = ("dcgm-exporter", "device-metrics-exporter", "gpu-metrics-exporter")
+
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -40,10 +46,15 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         What is cut off a pod's name, so that the pods of one job come together: a regular
         expression, ``-(worker|master|launcher)-[0-9]+$`` or ``-[0-9]+$``. "" keeps each pod a
         job of its own, as exporters name them.
+    hpc_directory
+        The directory in which a scheduler's prolog says which job has which GPU of this host,
+        the same that dcgm-exporter reads (``--hpc-job-mapping-dir``); "" for none. For a
+        collector on the node itself.
     """
 
     job_label: str = ""
     replica: str = ""
+    hpc_directory: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a pattern that no pod's name can be held to."""
@@ -65,16 +76,56 @@ def job_of(labels: Mapping[str, str], settings: IdentitySettings = _USUAL) -> st
     labels
         As a source gives them; a key may be lower case.
     """
+    if job := scheduler_job_of(labels, settings):
+        return job
+    namespace, pod = _pod(labels)
+    return (
+        _under(namespace, _controller(labels) or _without(pod, settings.replica)) if pod else ""
+    )
+
+
+def scheduler_job_of(labels: Mapping[str, str], settings: IdentitySettings = _USUAL) -> str:
+    """Return the job that the configured label or a scheduler's names; "" for none."""
+    own = settings.job_label
+    for key in (f"exported_{own}", own, f"exported_{own}".lower(), own.lower()) if own else ():
+        if job := labels.get(key, "").strip():
+            return job
     for prefix in ("exported_", ""):
-        for name in filter(None, (settings.job_label, *_SCHEDULER)):
-            if job := labels.get(prefix + name, "").strip():
+        for name in _SCHEDULER:
+            job = labels.get(prefix + name, "").strip()
+            if job and job.lower() not in _NO_JOB:
                 return job
-    for prefix in ("exported_", ""):
-        pod = labels.get(f"{prefix}pod", "").strip()
-        namespace = labels.get(f"{prefix}namespace", "").strip()
-        if pod:
-            return _under(namespace, _controller(labels) or _without(pod, settings.replica))
     return ""
+
+
+def pod_of(labels: Mapping[str, str]) -> str:
+    """Return the pod that works on a GPU, ``namespace/name``; "" when it is idle."""
+    namespace, pod = _pod(labels)
+    return _under(namespace, pod) if pod else ""
+
+
+def minor_of(labels: Mapping[str, str]) -> int | None:
+    """Return the number of a GPU's device file where a source tells it.
+
+    ``device="nvidia3"`` of dcgm-exporter is not it: there stands DCGM's own number.
+    """
+    text = labels.get("minor_number", "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _pod(labels: Mapping[str, str]) -> tuple[str, str]:
+    """Return namespace and name of the workload's pod; the exporter's own pod is none.
+
+    Prometheus gives a series without a pod, of an idle GPU, the labels of the pod it scraped.
+    """
+    for prefix in ("exported_", ""):
+        pod, container, namespace = (
+            next(filter(None, (labels.get(prefix + key, "").strip() for key in keys)), "")
+            for keys in (("pod", "pod_name"), ("container",), ("namespace", "pod_namespace"))
+        )
+        if pod and not any(name in text for name in _EXPORTERS for text in (pod, container)):
+            return namespace, pod
+    return "", ""
 
 
 def _controller(labels: Mapping[str, str]) -> str:

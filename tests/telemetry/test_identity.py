@@ -2,7 +2,7 @@
 
 import pytest
 
-from detector.telemetry.identity import IdentitySettings, job_of
+from detector.telemetry.identity import IdentitySettings, job_of, minor_of
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,15 @@ from detector.telemetry.identity import IdentitySettings, job_of
             "ml/bert",
         ),
         ({"namespace": "ml", "pod": "w-1", "label_ray_io_cluster": "rc"}, "ml/rc"),
+        # The old namespace's spelling.
+        ({"pod_name": "llm-0", "pod_namespace": "ml"}, "ml/llm-0"),
+        # What a prolog leaves when there is no job is none.
+        ({"hpc_job": "0"}, ""),
+        ({"slurmjobid": "(null)"}, ""),
+        ({"hpc_job": "0", "namespace": "ml", "pod": "llm-0"}, "ml/llm-0"),
+        # An idle GPU's series get the labels of the exporter's own pod from Prometheus.
+        ({"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-7x9"}, ""),
+        ({"namespace": "ops", "pod": "gpu-7x9", "container": "dcgm-exporter"}, ""),
     ],
 )
 def test_a_job_is_told_from_labels_in_the_order_of_trust(
@@ -44,6 +53,18 @@ def test_a_configured_label_comes_first() -> None:
     assert job_of({"hpc_job": "1", "run": "x"}, settings) == "x"
     assert job_of({"hpc_job": "1", "exported_run": "y"}, settings) == "y"
     assert job_of({"hpc_job": "1"}, settings) == "1"
+
+
+def test_a_configured_label_comes_before_a_renamed_one_of_the_scheduler() -> None:
+    settings = IdentitySettings(job_label="Run")
+    assert job_of({"exported_hpc_job": "1", "Run": "x"}, settings) == "x"
+    assert job_of({"exported_hpc_job": "1", "run": "x"}, settings) == "x"
+
+
+def test_a_device_number_is_read_where_it_is_one_and_nowhere_else() -> None:
+    assert minor_of({"minor_number": "3"}) == 3
+    assert minor_of({"minor_number": "x"}) is None
+    assert minor_of({"device": "nvidia3"}) is None
 
 
 def test_pods_of_one_job_come_together_where_a_replica_is_known() -> None:
