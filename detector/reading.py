@@ -59,6 +59,8 @@ class Reading:
         they are nobody's, and ``jobs`` is empty.
     labels
         What else the source says of it (pod, namespace, partition, ...), as it says it.
+    sharing
+        The same of those that share the GPU with the first: one more set of labels each.
     """
 
     uuid: str
@@ -73,6 +75,7 @@ class Reading:
     jobs: tuple[str, ...] = ()
     handover: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    sharing: tuple[Mapping[str, str], ...] = ()
 
     @property
     def entity(self) -> str:

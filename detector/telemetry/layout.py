@@ -1,0 +1,346 @@
+"""Where a page of an exporter has its values: what stays the same from scrape to scrape.
+
+A page's lines are cut into what comes before a value and the value. The first part is read
+once: name, labels, which GPU it is. As long as every line begins as it did, only the values
+need reading again (:mod:`detector.telemetry.exposition`). Whatever decides how a line is
+understood is therefore decided here, from its beginning alone.
+
+Nothing here raises: a line that is none becomes a ``Dropped`` of its own.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from detector.metric import Counter, counter_named
+from detector.reading import Dropped
+from detector.telemetry import rocm
+
+# One GPU's labels take half a kilobyte; longer beginnings are garbage, and not searched on.
+LONGEST_START = 65_536
+
+# More lines than this are not reported one by one: a page of garbage stays cheap.
+MOST_DROPPED = 1_000
+
+_NAME = re.compile(rb"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:.-]*)[ \t]*")
+_LABEL = re.compile(rb'\s*([^\s=,{}"]+)\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*(,|(?=\}))')
+_CLOSE = re.compile(rb"\s*\}[ \t]*")
+_ESCAPED = re.compile(r'\\([\\"n])')
+
+# dcgm-exporter writes fp64 values with six decimals: one that has them is whole.
+_WHOLE = re.compile(rb"-?\d+\.\d{6}\s*")
+
+# Labels by which a line says that it is of something else than a GPU.
+_NO_GPU = frozenset({"nvlink", "nvswitch", "cpu", "cpucore"})
+
+# Labels that belong to one value (what the last Xid was), not to the GPU or its jobs.
+_OF_ONE_VALUE = frozenset({"err_code", "err_msg", *rocm.OF_ONE_VALUE})
+
+# Labels whose case changed between versions, or that Prometheus may have renamed.
+_LOWERED = frozenset(
+    prefix + name
+    for prefix in ("", "exported_")
+    for name in ("hpc_job", "slurmjobid", "slurm_job_id", "job_id", "job_user",
+                 "job_partition", "pod", "pod_uid", "namespace", "container")
+)  # fmt: skip
+
+# The exporter's first namespace. Beside one of these, a plain "pod" is the exporter's own.
+_OLD = {"pod_name": "pod", "pod_namespace": "namespace", "container_name": "container"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A value that is ours: its line, where it begins there, and what it is.
+
+    Attributes
+    ----------
+    entity
+        Its GPU or instance, by place in ``Layout.entities``.
+    claim
+        Which of that GPU's sets of labels it came under: another one is another job's.
+    pooled
+        Whether several of them are one counter's parts, whose mean counts (a clock for each
+        compute die).
+    """
+
+    line: int
+    start: int
+    metric: str
+    counter: Counter
+    scale: float
+    entity: int
+    claim: int
+    pooled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """What a page says of one GPU, or one MIG instance of it; see ``Reading``."""
+
+    uuid: str
+    instance: str
+    profile: str
+    host: str
+    index: str
+    model: str
+    labels: Mapping[str, str]
+    sharing: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A page without its values.
+
+    Attributes
+    ----------
+    starts
+        What each line must begin with.
+    exact
+        Lines that must be as they were, whole: blank ones, and those that can't be read.
+    bare
+        Lines of a name alone, and where a number must follow it.
+    lasting
+        Whether it may be remembered; a page that was cut off may not.
+    """
+
+    starts: tuple[bytes, ...]
+    exact: tuple[tuple[int, bytes], ...]
+    bare: tuple[tuple[int, int], ...]
+    cells: tuple[Cell, ...]
+    entities: tuple[Entity, ...]
+    dropped: tuple[Dropped, ...]
+    lasting: bool
+
+    def fits(self, lines: Sequence[bytes]) -> bool:
+        """Return whether a page of these lines differs from this one in values alone."""
+        return (
+            len(lines) == len(self.starts)
+            and all(map(bytes.startswith, lines, self.starts))
+            and all(lines[i] == line for i, line in self.exact)
+            and all(_number_follows(lines[i], start) for i, start in self.bare)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """How a line begins: name, labels, and where its value is."""
+
+    name: str
+    labels: dict[str, str]
+    end: int
+    bare: bool
+
+
+def layout_of(lines: Sequence[bytes]) -> Layout:
+    """Return the layout of a page, split at its line feeds."""
+    building = _Building()
+    for number, line in enumerate(lines[:-1]):
+        building.add(number, line)
+    if lines:
+        building.add_last(len(lines) - 1, lines[-1])
+    return building.layout()
+
+
+class _Building:
+    """A layout while its lines are read, top down."""
+
+    def __init__(self) -> None:
+        self.starts: list[bytes] = []
+        self.exact: list[tuple[int, bytes]] = []
+        self.bare: list[tuple[int, int]] = []
+        self.cells: list[Cell] = []
+        self.dropped: list[Dropped] = []
+        self.lasting = True
+        self._places: dict[tuple[str, str], int] = {}
+        self._firsts: list[dict[str, str]] = []
+        self._claims: list[list[dict[str, str]]] = []
+
+    def add(self, number: int, line: bytes) -> None:
+        text = line.strip()
+        if not text:
+            self._keep(number, line)
+        elif text.startswith(b"#"):
+            self.starts.append(line[: line.index(b"#") + 1])
+        elif isinstance(start := _start(line), str):
+            self._keep(number, line)
+            self._drop(number, "", start)
+        else:
+            self._place(number, line, start)
+
+    def add_last(self, number: int, line: bytes) -> None:
+        """Add what follows the last line feed: nothing, in a page that is whole."""
+        text = line.strip()
+        if not text or text.startswith(b"#"):
+            self.add(number, line)
+            return
+        self.lasting = False
+        start = _start(line)
+        whole = not isinstance(start, str) and line[start.end :].strip()
+        if isinstance(start, str) or not whole:
+            name = _NAME.match(line)
+            self._drop(number, name[1].decode() if name else "", _CUT)
+        elif _known(start) is None or _WHOLE.fullmatch(line, start.end):
+            self._place(number, line, start)
+        else:
+            self._drop(number, start.name, _CUT)
+
+    def _keep(self, number: int, line: bytes) -> None:
+        self.starts.append(line)
+        self.exact.append((number, line))
+
+    def _drop(self, number: int, metric: str, reason: str) -> None:
+        self.dropped.append(Dropped(line=number + 1, metric=metric[:60], raw="", reason=reason))
+
+    def _place(self, number: int, line: bytes, start: _Start) -> None:
+        self.starts.append(line[: start.end])
+        if start.bare:
+            self.bare.append((number, start.end))
+        if not (known := _known(start)):
+            return
+        counter, scale, pooled = known
+        entity, claim = self._entity(start.labels)
+        self.cells.append(
+            Cell(
+                line=number, start=start.end, metric=start.name, counter=counter,
+                scale=scale, entity=entity, claim=claim, pooled=pooled,
+            )
+        )  # fmt: skip
+
+    def _entity(self, labels: dict[str, str]) -> tuple[int, int]:
+        """Return the place of the labels' GPU, and of the labels among the GPU's sets."""
+        instance, _ = _instance(labels)
+        key = (_uuid(labels), instance)
+        place = self._places.setdefault(key, len(self._firsts))
+        if place == len(self._firsts):
+            self._firsts.append(labels)
+            self._claims.append([])
+        claims, claim = self._claims[place], _claim(labels)
+        if claim not in claims:
+            claims.append(claim)
+        return place, claims.index(claim)
+
+    def layout(self) -> Layout:
+        return Layout(
+            starts=tuple(self.starts),
+            exact=tuple(self.exact),
+            bare=tuple(self.bare),
+            cells=tuple(self.cells),
+            entities=tuple(map(_entity, self._firsts, self._claims)),
+            dropped=tuple(self.dropped),
+            lasting=self.lasting,
+        )
+
+
+_CUT = "payload cut off in the middle of the line"
+
+
+def _start(line: bytes) -> _Start | str:
+    """Return how a line begins, or why it can't be read."""
+    if not (name := _NAME.match(line)):
+        return "not a sample line"
+    if not line.startswith(b"{", name.end()):
+        # "this line is no sample" begins with a name as well: after one comes a number.
+        if name[0][-1:] not in b" \t" or not _number_follows(line, name.end()):
+            return "not a sample line"
+        return _Start(name=name[1].decode(), labels={}, end=name.end(), bare=True)
+    labels: dict[str, str] = {}
+    end = name.end() + 1
+    while label := _LABEL.match(line, end, LONGEST_START):
+        labels[label[1].decode(errors="replace")] = _value(label[2])
+        end = label.end()
+    if not (close := _CLOSE.match(line, end, LONGEST_START)):
+        if len(line) > LONGEST_START:
+            return f"{len(line)} bytes without an end of its labels"
+        if b"}" not in line[end:]:
+            return "closing brace missing"
+        return "labels can't be read"
+    return _Start(name=name[1].decode(), labels=labels, end=close.end(), bare=False)
+
+
+def _number_follows(line: bytes, start: int) -> bool:
+    parts = line[start:].split(None, 1)
+    try:
+        float(parts[0] if parts else b"")
+    except ValueError:
+        return False
+    return True
+
+
+def _value(raw: bytes) -> str:
+    text = raw.decode(errors="replace")
+    if "\\" not in text:
+        return text
+    return _ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], text)
+
+
+def _known(start: _Start) -> tuple[Counter, float, bool] | None:
+    """Return what a line counts, its scale, and whether its parts are pooled.
+
+    None for what is not of a GPU, or not used: such lines are left out and nobody is told.
+    """
+    labels = start.labels
+    if not _uuid(labels) or any(name.lower() in _NO_GPU for name in labels):
+        return None
+    if named := counter_named(start.name):
+        return (*named, False)
+    return rocm.counter_named(start.name, labels)
+
+
+def _found(labels: Mapping[str, str], *names: str) -> str:
+    """Return the first of the labels that says something, whatever its case."""
+    lowered = {name.lower(): value for name, value in labels.items()}
+    return next((value for name in names if (value := lowered.get(name, ""))), "")
+
+
+def _uuid(labels: Mapping[str, str]) -> str:
+    # serial_number: what ROCm's exporter always has, where gpu_uuid must be asked for.
+    return _found(labels, "uuid", "gpu_uuid", "serial_number")
+
+
+def _instance(labels: Mapping[str, str]) -> tuple[str, str]:
+    """Return the instance and its profile, "" for a whole GPU."""
+    if instance := _found(labels, "gpu_i_id"):
+        return instance, _found(labels, "gpu_i_profile")
+    return rocm.partition(labels)
+
+
+# What a Reading has a place for; all other labels are kept as labels.
+_PLACED = frozenset({
+    "uuid", "gpu_uuid", "gpu", "gpu_id", "gpu_i_id", "gpu_i_profile", "hostname",
+    "modelname", "model_name", "card_model",
+})  # fmt: skip
+
+
+def _claim(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return what the labels say beside the GPU itself; none of it empty."""
+    claim = dict(_claimed(labels))
+    lowered = {name.lower(): value for name, value in labels.items()}
+    claim.update({new: lowered[old] for old, new in _OLD.items() if lowered.get(old)})
+    return claim
+
+
+def _claimed(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in labels.items():
+        low = name.lower()
+        if value and low not in _PLACED and low not in _OF_ONE_VALUE and low not in _OLD:
+            yield low if low in _LOWERED else name, value
+
+
+def _entity(labels: Mapping[str, str], claims: Sequence[dict[str, str]]) -> Entity:
+    """Return a GPU by its first labels, and by all sets that it came under."""
+    # A set that another one holds whole says nothing of its own (a counter without pod labels).
+    sets = [
+        claim for claim in claims
+        if not any(claim.items() < other.items() for other in claims)
+    ]  # fmt: skip
+    instance, profile = _instance(labels)
+    return Entity(
+        uuid=_uuid(labels),
+        instance=instance,
+        profile=profile,
+        host=_found(labels, "hostname"),
+        index=_found(labels, "gpu", "gpu_id"),
+        model=_found(labels, "modelname", "model_name", "card_model"),
+        labels=sets[0],
+        sharing=tuple(sets[1:]),
+    )
