@@ -25,6 +25,7 @@ from detector.series import Duration
 from detector.store.connection import RedisSettings
 from detector.store.settings import HistorySettings, InboxSettings
 from detector.tables import ContentErrors, Problem, Table, read, shipped
+from detector.web.settings import WebSettings
 
 __all__ = [
     "Config", "ContentErrors", "ContentSettings", "Examined", "Problem", "ReceiverSettings",
@@ -93,6 +94,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tick: TickSettings = TickSettings()
     incidents: Policy = Policy()
     delivery: DispatchSettings = DispatchSettings()
+    web: WebSettings = WebSettings()
     log: LogSettings = LogSettings()
     receivers: tuple[ReceiverSettings, ...] = msgspec.field(default=(), name="receiver")
 
@@ -158,8 +160,10 @@ def examine(file: Path) -> Examined:
     )
 
 
-def secret(settings: ReceiverSettings, *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the secret that a receiver's settings point to; "" when they point to none.
+def secret(
+    settings: ReceiverSettings | WebSettings, *, environ: Mapping[str, str] = os.environ
+) -> str:
+    """Return the secret that some settings point to; "" when they point to none.
 
     Raises
     ------
@@ -170,7 +174,8 @@ def secret(settings: ReceiverSettings, *, environ: Mapping[str, str] = os.enviro
         value = getattr(settings, key)
         if not value or not key.endswith(("_file", "_env")):
             continue
-        place = f"receiver {settings.name!r}: {key}"
+        owner = "web" if isinstance(settings, WebSettings) else f"receiver {settings.name!r}"
+        place = f"{owner}: {key}"
         if key.endswith("_env"):
             text, where = environ.get(value, ""), f"${value} is not set or empty"
         else:
@@ -213,7 +218,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 def _inline_secrets(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Find secrets that stand in the file; each is taken out, to be complained of once."""
     receivers = content.get("receiver")
-    tables = [("redis", content.get("redis"))]
+    tables = [(name, content.get(name)) for name in ("redis", "web")]
     for k, receiver in enumerate(receivers if isinstance(receivers, list) else ()):
         tables.append((f"receiver[{k}]", receiver))
     for path, table in tables:
@@ -290,7 +295,10 @@ def _absolute(config: Config, folder: Path) -> Config:
     if redis.state:
         state = str(folder / Path(redis.state).expanduser())
         redis = msgspec.structs.replace(redis, state=state)
-    return msgspec.structs.replace(config, content=content, receivers=receivers, redis=redis)
+    web = _files(config.web, folder)
+    return msgspec.structs.replace(
+        config, content=content, receivers=receivers, redis=redis, web=web
+    )
 
 
 def _files(settings: S, folder: Path) -> S:

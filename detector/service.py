@@ -28,7 +28,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from detector import log
 from detector.analysis.judge import Content
-from detector.config import Config
+from detector.config import Config, secret
 from detector.incident.incident import Transition
 from detector.incident.ledger import SHARDS
 from detector.incident.route import Destination
@@ -40,12 +40,14 @@ from detector.store.connection import Store, inspect, open_store, problems
 from detector.store.fenced import Fenced, LeaseLostError
 from detector.store.history import History
 from detector.store.inbox import Inbox
+from detector.store.intake import Intake
 from detector.store.keys import Keys
 from detector.store.lease import Held, Lease
 from detector.store.ledger import Ledger
 from detector.store.outbox import Outbox
 from detector.store.timeseries import TimeSeries
 from detector.tick import Report, Settings, run
+from detector.web.app import Web, application
 
 _DELIVER_EVERY_S = 1.0  # chosen: an alert waits at most this long once it is committed
 _SWEEP_EVERY_S = 3600.0  # what is swept is 30 days old
@@ -152,6 +154,26 @@ class Service:
             ),
             silent=config.tick.silent,
         )
+        self._web = self._served(Intake(client, keys))
+
+    def _served(self, intake: Intake) -> Web | None:
+        """Serve HTTP if it is configured; watching goes on where its address is taken."""
+        settings = self._config.web
+        if not settings.listen:
+            return None
+        app = application(intake, token=secret(settings), clock=self._clock)
+        try:
+            web = Web(settings, app)
+        except OSError as error:
+            self._log.error("web_unavailable", reason=str(error), action="going on without it")
+            return None
+        self._log.info("web_started", address=web.address)
+        return web
+
+    @property
+    def web_address(self) -> str:
+        """``host:port`` at which HTTP is served; "" where it is not."""
+        return "" if self._web is None else self._web.address
 
     def run(self) -> None:
         """Watch until :meth:`stop`, then put everything down in order."""
@@ -378,7 +400,9 @@ class Service:
             self._log.warning("state_not_saved", reason=str(error))
 
     def close(self) -> None:
-        """Close the store; the embedded server ends with its data on disk."""
+        """Close what was opened; the embedded server ends with its data on disk."""
+        if self._web is not None:
+            self._web.close()
         self.store.close()
 
     def _ill(self, part: str, error: OSError) -> None:

@@ -1,0 +1,1 @@
+"""HTTP: what jobs report about themselves comes in here."""

@@ -1,0 +1,95 @@
+"""The HTTP server: a thread of its own beside the tick, which it never holds up."""
+
+import socket
+import threading
+from collections.abc import Callable
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from detector.web.api import Intake, Metrics, reply
+from detector.web.settings import WebSettings
+
+
+def application(intake: Intake, *, token: str, clock: Callable[[], int]) -> Starlette:
+    """Return all that is served."""
+    metrics = Metrics(intake, token=token, clock=clock)
+
+    async def post(request: Request) -> Response:
+        return await metrics(request)
+
+    async def healthy(request: Request) -> Response:
+        del request
+        return reply(200, {"status": "ok"})
+
+    return Starlette(
+        routes=[
+            # A job's id may hold slashes: namespace/name.
+            Route("/api/v1/jobs/{job:path}/metrics", post, methods=["POST"]),
+            Route("/healthz", healthy),
+        ],
+        exception_handlers={HTTPException: _refused, Exception: _failed},
+    )
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers) if error.headers else None
+    return reply(error.status_code, {"error": error.detail}, headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    del request, error  # uvicorn logs it; a sender is told nothing of our insides
+    return reply(500, {"error": "a fault of the service; it is in its log"})
+
+
+class Web:
+    """Serves an application until :meth:`close`.
+
+    Raises
+    ------
+    OSError
+        When the address cannot be listened on, in one line.
+    """
+
+    def __init__(self, settings: WebSettings, app: Starlette) -> None:
+        host, port = settings.address
+        try:
+            family, _, _, _, bound = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.create_server(bound[:2], family=family)
+        except OSError as error:
+            msg = f"cannot listen on {settings.listen}: {error.strerror or error}"
+            raise OSError(msg) from None
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                access_log=False,
+                log_level="error",
+                server_header=False,
+                # Chosen: senders are few and quick; a flood waits outside.
+                limit_concurrency=256,
+                timeout_keep_alive=15,
+                h11_max_incomplete_event_size=16 * 1024,
+            )
+        )
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="web", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as bound, which shows the port where 0 was asked for."""
+        host, port = self._socket.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def close(self) -> None:
+        """Answer what is under way and end."""
+        self._server.should_exit = True
+        self._thread.join(timeout=5)
+        self._socket.close()
