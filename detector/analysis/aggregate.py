@@ -1,0 +1,185 @@
+"""From GPUs to jobs: a host's part of a job's scrape, and the parts of all its hosts as one.
+
+The mean is over the GPUs that report, whichever hosts they are on; a GPU that several jobs share
+counts for each of them. Both steps are pure; the inbox waits for late hosts in between.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from detector.analysis.quality import Judged
+from detector.fleet import Gpu
+from detector.reading import Reading
+
+# Catalogue metric -> the counters whose sum it is.
+_METRICS: Mapping[str, tuple[str, ...]] = {
+    "tensor": ("tensor_active",),
+    "clock": ("sm_clock_mhz",),
+    "sm": ("sm_active",),
+    "dram": ("dram_active",),
+    "power": ("power_w",),
+    "nvlink": ("nvlink_tx_bytes", "nvlink_rx_bytes"),
+    "pcie": ("pcie_tx_bytes", "pcie_rx_bytes"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one host reported of one job at one time.
+
+    Attributes
+    ----------
+    ofu
+        Mean over the GPUs that are usable; NaN where none is.
+    gpus
+        How many those are.
+    fields
+        Other metrics by their catalogue names: means over the same GPUs.
+    roster
+        The job's GPUs on this host, in the order of their index. A MIG instance stands there
+        as ``<uuid>/<instance>``.
+    gpu_ofu
+        OFU of each, in that order; NaN where it is not usable.
+    faults
+        Verdict -> how many GPUs have it.
+    fresh
+        Whether any of it is new: a part of repeats alone only stands in for its host.
+    """
+
+    job: str
+    host: str
+    time_ms: int
+    ofu: float = math.nan
+    gpus: int = 0
+    fields: Mapping[str, float] = field(default_factory=dict)
+    roster: tuple[Gpu, ...] = ()
+    gpu_ofu: tuple[float, ...] = ()
+    faults: Mapping[str, int] = field(default_factory=dict)
+    fresh: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """One scrape of a job, of all its hosts.
+
+    Attributes
+    ----------
+    gpu_ofu
+        OFU of each GPU in the roster's order, NaN for no data; empty without a roster.
+    """
+
+    ofu: float
+    gpus: float
+    fields: Mapping[str, float]
+    gpu_ofu: tuple[float, ...] = ()
+    faults: Mapping[str, int] = field(default_factory=dict)
+
+
+def parts(judged: Iterable[Judged], *, time_ms: int) -> tuple[Part, ...]:
+    """Return the part of each job and host, from one round's readings.
+
+    Parameters
+    ----------
+    time_ms
+        The round's own time, by our clock: hosts whose clocks differ still come together.
+    """
+    grouped: defaultdict[tuple[str, str], dict[str, Judged]] = defaultdict(dict)
+    for one in judged:
+        for job in one.jobs:
+            here = grouped[job, one.reading.host]
+            other = here.get(one.reading.entity)
+            # Two exporters of one host say the same twice; the better answer counts.
+            if other is None or (one.usable, not one.repeat) > (other.usable, not other.repeat):
+                here[one.reading.entity] = one
+    return tuple(
+        _part(job, host, sorted(here.values(), key=_place), time_ms=time_ms)
+        for (job, host), here in grouped.items()
+    )
+
+
+def _place(one: Judged) -> tuple[int, str, str]:
+    """Order of a host's GPUs: by number where they have one."""
+    index = one.reading.index
+    return int(index) if index.isdecimal() else 1 << 30, one.reading.uuid, one.reading.instance
+
+
+def _part(job: str, host: str, here: Sequence[Judged], *, time_ms: int) -> Part:
+    usable = [one for one in here if one.usable]
+    return Part(
+        job=job,
+        host=host,
+        time_ms=time_ms,
+        ofu=_mean([one.ofu for one in usable]),
+        gpus=len(usable),
+        fields=_fields([one.reading for one in usable]),
+        roster=tuple(_gpu(one.reading) for one in here),
+        gpu_ofu=tuple(one.ofu if one.usable else math.nan for one in here),
+        faults=dict(Counter(one.quality for one in here if one.quality != "ok")),
+        fresh=any(not one.repeat for one in here),
+    )
+
+
+def _fields(readings: Sequence[Reading]) -> dict[str, float]:
+    found = {}
+    for name, counters in _METRICS.items():
+        values = [
+            sum(reading.values[counter] for counter in counters)
+            for reading in readings
+            if all(counter in reading.values for counter in counters)
+        ]
+        if values:
+            found[name] = _mean(values)
+    return found
+
+
+def _gpu(reading: Reading) -> Gpu:
+    index = int(reading.index) if reading.index.isdecimal() else None
+    return Gpu(uuid=reading.entity, host=reading.host, index=index)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def merge(found: Sequence[Part], roster: Sequence[Gpu] = ()) -> Merged | None:
+    """Return a job's scrape from its hosts' parts; None when nothing in them is new.
+
+    A host counts by its usable GPUs; a GPU that two hosts' parts name counts once, by the later
+    one. ``ofu`` is NaN where no GPU of any host is usable.
+    """
+    if not any(part.fresh for part in found):
+        return None
+    latest = {part.host: part for part in sorted(found, key=lambda part: part.time_ms)}
+    hosts = list(latest.values())
+    weights = [part.gpus for part in hosts]
+    total = sum(weights)
+    fields: dict[str, float] = {}
+    for name in dict.fromkeys(name for part in hosts for name in part.fields):
+        having = [part for part in hosts if part.gpus and name in part.fields]
+        counted = sum(part.gpus for part in having)
+        if counted:
+            fields[name] = sum(part.gpus * part.fields[name] for part in having) / counted
+    faults: Counter[str] = Counter()
+    for part in hosts:
+        faults.update(part.faults)
+    mean = math.fsum(part.gpus * part.ofu for part in hosts if part.gpus)
+    return Merged(
+        ofu=min(1.0, max(0.0, mean / total)) if total else math.nan,
+        gpus=float(total),
+        fields=fields,
+        gpu_ofu=_vector(hosts, roster),
+        faults=dict(faults),
+    )
+
+
+def _vector(hosts: Sequence[Part], roster: Sequence[Gpu]) -> tuple[float, ...]:
+    if not roster:
+        return ()
+    values = {
+        gpu.uuid: value
+        for part in hosts
+        for gpu, value in zip(part.roster, part.gpu_ofu, strict=True)
+    }
+    return tuple(values.get(gpu.uuid, math.nan) for gpu in roster)
