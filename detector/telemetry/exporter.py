@@ -1,0 +1,326 @@
+"""dcgm-exporters (and ROCm's), scraped over HTTP: hundreds of targets from one thread.
+
+Connections are kept open. A target that is slow, down or no exporter has its error and costs no
+other. One event loop in a thread of its own does all of it, so that callers need not be async.
+"""
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+import msgspec
+import uvloop
+
+from detector.reading import Scrape
+from detector.series import Duration
+from detector.telemetry.exposition import Remembered, parse
+from detector.telemetry.source import SourceError
+from detector.telemetry.targets import Targets, TargetSettings, url_of
+
+# A page of 16 GPUs with every counter there is has some 300 kB. Chosen: far above that.
+_LARGEST = 16 * 1024 * 1024
+
+# The HTTP date is looked at so seldom: it costs as much as a quarter of the parse.
+_DATE_EVERY = 30
+
+
+class ExporterSettings(
+    TargetSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="exporter"
+):
+    """``[[source]]`` with ``type = "exporter"``.
+
+    Attributes
+    ----------
+    timeout
+        How long a target may take; shorter than the interval of collection.
+    username, password_file, password_env
+        For basic authentication.
+    bearer_file, bearer_env
+        A token instead.
+    ca_file
+        Certificates to trust for https instead of the system's.
+    verify
+        False takes any certificate.
+    """
+
+    name: str = "exporter"
+    timeout: Duration = Duration.parse("5s")
+    username: str = ""
+    password_file: str = ""
+    password_env: str = ""
+    bearer_file: str = ""
+    bearer_env: str = ""
+    ca_file: str = ""
+    verify: bool = True
+
+
+@dataclass(slots=True)
+class _Target:
+    """What is remembered of one target."""
+
+    layout: Remembered | None = None
+    scrapes: int = 0
+
+
+class Exporter:
+    """Scrapes exporters; made by :func:`build`, ended by :meth:`close`."""
+
+    def __init__(
+        self,
+        settings: ExporterSettings,
+        targets: Targets,
+        *,
+        headers: Mapping[str, str],
+        tls: ssl.SSLContext | bool,
+    ) -> None:
+        self._settings, self._targets = settings, targets
+        self._headers, self._tls = dict(headers), tls
+        self._known: dict[str, _Target] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"scrape:{settings.name}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """The source's name."""
+        return self._settings.name
+
+    def scrape(self, now_ms: int) -> Sequence[Scrape]:
+        """Ask every target that there is now, all at once.
+
+        Raises
+        ------
+        SourceError
+            When it is not known whom to ask.
+        """
+        urls = self._targets.find(now_ms)
+        self._known = {url: self._known.get(url, _Target()) for url in urls}
+        asking = asyncio.run_coroutine_threadsafe(self._round(now_ms), self._loop)
+        try:
+            return asking.result(timeout=self._settings.timeout / 1000 + 5)
+        except FutureTimeoutError:
+            asking.cancel()
+            msg = f"{self.name}: {len(urls)} targets took longer than {self._settings.timeout}"
+            raise SourceError(msg) from None
+
+    async def _round(self, now_ms: int) -> list[Scrape]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, keepalive_timeout=120),
+                timeout=aiohttp.ClientTimeout(total=self._settings.timeout / 1000),
+                # Compression saves network and costs both ends more CPU than the parse.
+                headers={
+                    "Accept-Encoding": "identity",
+                    "Accept": "text/plain",
+                    **self._headers,
+                },
+                auto_decompress=True,
+                trust_env=False,
+            )
+        asked = [self._one(self._session, url, now_ms) for url in self._known]
+        return list(await asyncio.gather(*asked))
+
+    async def _one(self, session: aiohttp.ClientSession, url: str, now_ms: int) -> Scrape:
+        shown = without_secrets(url)
+        try:
+            page, date = await _page(session, url)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            # TimeoutError is an OSError.
+            return Scrape(target=shown, asked_ms=now_ms, error=_reason(error, self._settings))
+        target = self._known[url]
+        target.scrapes += 1
+        read = parse(
+            page, time_ms=now_ms, host=urlsplit(url).hostname or "", layout=target.layout
+        )
+        target.layout = read.layout
+        return Scrape(
+            target=shown,
+            asked_ms=now_ms,
+            time_ms=_date_ms(date) if target.scrapes % _DATE_EVERY == 1 else None,
+            readings=read.readings,
+            dropped=read.dropped,
+            error="" if read.readings else _no_exporter(page),
+        )
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        if self._session is not None:
+            closing = asyncio.run_coroutine_threadsafe(self._session.close(), self._loop)
+            closing.result(timeout=5)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def build(
+    settings: ExporterSettings, *, secret: Callable[[msgspec.Struct, str], str]
+) -> Exporter:
+    """Return the source.
+
+    Parameters
+    ----------
+    secret
+        Reads what ``<key>_file`` or ``<key>_env`` of some settings point to; "" for nothing.
+
+    Raises
+    ------
+    SourceError
+        When the certificates cannot be read.
+    """
+    headers = {}
+    if bearer := secret(settings, "bearer"):
+        headers["Authorization"] = f"Bearer {bearer}"
+    elif settings.username:
+        password = secret(settings, "password")
+        headers["Authorization"] = aiohttp.BasicAuth(settings.username, password).encode()
+    return Exporter(settings, Targets(settings), headers=headers, tls=_tls(settings))
+
+
+def _tls(settings: ExporterSettings) -> ssl.SSLContext | bool:
+    if not settings.verify:
+        return False
+    if not settings.ca_file:
+        return True
+    try:
+        return ssl.create_default_context(cafile=settings.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        msg = f"{settings.name}: ca_file {settings.ca_file} cannot be read: {error}"
+        raise SourceError(msg) from None
+
+
+async def _page(session: aiohttp.ClientSession, url: str) -> tuple[bytes, str]:
+    """Return a target's page and its HTTP date.
+
+    Raises
+    ------
+    ValueError
+        When the answer is no page of metrics.
+    """
+    async with session.get(url, allow_redirects=False) as answer:
+        if answer.status != 200:
+            raise ValueError(_refused(answer))
+        if answer.content_type == "text/html":
+            msg = "that is a web page, no exporter; is the path right (/metrics)?"
+            raise ValueError(msg)
+        if (answer.content_length or 0) > _LARGEST:
+            msg = f"the page has more than {_LARGEST >> 20} MiB"
+            raise ValueError(msg)
+        page = await answer.content.read(_LARGEST + 1)
+        while len(page) <= _LARGEST and (more := await answer.content.read(_LARGEST)):
+            page += more
+        if len(page) > _LARGEST:
+            msg = f"the page has more than {_LARGEST >> 20} MiB"
+            raise ValueError(msg)
+        return page, answer.headers.get("Date", "")
+
+
+def _refused(answer: aiohttp.ClientResponse) -> str:
+    match answer.status:
+        case 401 | 403:
+            return f"HTTP {answer.status}: give username and password_file, or bearer_file"
+        case 404:
+            return "HTTP 404: is the path right (/metrics)?"
+        case status if 300 <= status < 400:
+            to = without_secrets(answer.headers.get("Location", "?")[:200])
+            return f"HTTP {status}: it sends on to {to!a}; name that as the target"
+        case status:
+            return f"HTTP {status}: the exporter has a problem of its own; see its log"
+
+
+def _no_exporter(page: bytes) -> str:
+    if not page.strip():
+        return "an empty page: the exporter sees no GPU yet, or has just started"
+    return (
+        "no counter of a GPU is on the page; is that a GPU exporter (dcgm-exporter: port 9400)?"
+    )
+
+
+def _reason(error: Exception, settings: ExporterSettings) -> str:
+    """Return one line for a person, without the library's own words where we know better."""
+    match error:
+        case TimeoutError():
+            return f"no answer within {settings.timeout}"
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
+            said = " ".join(str(error.__cause__ or error).split())[:150]
+            return f"TLS: {said}; name its CA with ca_file"
+        case aiohttp.ClientConnectorDNSError():
+            return f"there is no host {error.host!a}"
+        case aiohttp.ClientConnectorError() if isinstance(
+            error.os_error, ConnectionRefusedError
+        ):
+            return "connection refused: is the exporter running there?"
+        case aiohttp.ClientConnectorError():
+            return f"cannot connect: {error.os_error.strerror or error.os_error}"
+        case aiohttp.ServerDisconnectedError() | ConnectionResetError():
+            return "the connection broke off"
+        case aiohttp.ClientPayloadError():
+            return "the page broke off in the middle"
+        case aiohttp.InvalidURL():
+            return "that is no URL"
+        case aiohttp.ClientResponseError():
+            return "the answer is no HTTP"
+        case socket.gaierror():
+            return "there is no such host"
+        case _:
+            return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _date_ms(text: str) -> int | None:
+    try:
+        return round(parsedate_to_datetime(text).timestamp() * 1000)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL without user, password and query."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return "***"
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def read_page(path: Path, *, now_ms: int) -> Scrape:
+    """Return what a page says that was saved to a file."""
+    try:
+        page = path.read_bytes()
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+        return Scrape(target=str(path), asked_ms=now_ms, error=reason)
+    read = parse(page, time_ms=now_ms)
+    return Scrape(
+        target=str(path),
+        asked_ms=now_ms,
+        readings=read.readings,
+        dropped=read.dropped,
+        error="" if read.readings else _no_exporter(page),
+    )
+
+
+__all__ = ["Exporter", "ExporterSettings", "build", "read_page", "url_of", "without_secrets"]

@@ -1,0 +1,39 @@
+"""What every source of readings is."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from detector.reading import Scrape
+
+
+class SourceError(Exception):
+    """A source cannot work at all: one line that says what is wrong, where, and what to do."""
+
+
+class Source(Protocol):
+    """Asks its targets for readings.
+
+    Attributes
+    ----------
+    name
+        As configured; unique.
+    """
+
+    @property
+    def name(self) -> str:
+        """The source's name in messages."""
+        ...
+
+    def scrape(self, now_ms: int) -> Sequence[Scrape]:
+        """Ask every target once; one that fails has its ``error`` and costs no other.
+
+        Raises
+        ------
+        SourceError
+            When the source as a whole cannot work.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and processes."""
+        ...
