@@ -17,7 +17,7 @@ from detector.metric import BLANKS_INT32, usable
 from detector.reading import Dropped, Reading
 from detector.telemetry.layout import MOST_DROPPED, Cell, Entity, Layout, layout_of
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = "\ufeff"
 
 # A page above this is read anew each time: what is remembered of a target stays bounded.
 _LARGEST_REMEMBERED = 4 * 1024 * 1024
@@ -51,10 +51,10 @@ class Remembered:
 
     Attributes
     ----------
-    spots
-        Line and start of each value, GPU by GPU.
+    lines
+        The line of each value, GPU by GPU.
     names
-        Each GPU's counters, and where its first value is among ``spots``.
+        Each GPU's counters, and where its first value is among ``lines``.
     low, high
         Bounds of each value in its counter's unit.
     scaled
@@ -65,7 +65,7 @@ class Remembered:
 
     layout: Layout
     at_once: bool
-    spots: tuple[tuple[int, int], ...] = ()
+    lines: tuple[int, ...] = ()
     names: tuple[tuple[int, tuple[str, ...]], ...] = ()
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
@@ -87,15 +87,19 @@ def parse(
     layout
         ``Page.layout`` of the target's last page; any other, or None, only costs time.
     """
-    lines = page.removeprefix(_BYTE_ORDER_MARK).split(b"\n")
-    if layout is None or not layout.layout.fits(lines):
+    text = page.decode(errors="replace").removeprefix(_BYTE_ORDER_MARK)
+    lines = text.split("\n")
+    length = len(text) - len(lines) + 1
+    rests = layout.layout.rests(lines, length) if layout else None
+    if layout is None or rests is None:
         layout = _remembered(layout_of(lines))
-    values = _values_at_once(lines, layout) if layout.at_once else None
+        rests = list(map(str.removeprefix, lines, layout.layout.starts))
     lasting = layout.layout.lasting and len(page) <= _LARGEST_REMEMBERED
+    values = _values_at_once(rests, layout) if layout.at_once else None
     if values is not None:
         found = _readings_at_once(values, layout, time_ms=time_ms, host=host)
         return Page(readings=found, dropped=(), layout=layout if lasting else None)
-    readings, dropped = _one_by_one(lines, layout.layout, time_ms=time_ms, host=host)
+    readings, dropped = _one_by_one(rests, layout.layout, time_ms=time_ms, host=host)
     return Page(readings=readings, dropped=dropped, layout=layout if lasting else None)
 
 
@@ -117,7 +121,7 @@ def _remembered(layout: Layout) -> Remembered:
     return Remembered(
         layout=layout,
         at_once=True,
-        spots=tuple((cell.line, cell.start) for cell in cells),
+        lines=tuple(cell.line for cell in cells),
         names=tuple(names),
         low=tuple(cell.counter.low for cell in cells),
         high=tuple(cell.counter.high for cell in cells),
@@ -129,20 +133,21 @@ def _remembered(layout: Layout) -> Remembered:
     )  # fmt: skip
 
 
-def _values_at_once(lines: Sequence[bytes], layout: Remembered) -> list[float] | None:
+def _values_at_once(rests: Sequence[str], layout: Remembered) -> list[float] | None:
     """Return all values in their units; None when one needs a closer look.
 
     What :func:`detector.metric.usable` finds one by one: bounds leave out every blank but
-    those of 32 bits, NaN compares with nothing, and ``float`` takes nothing else but "1_0".
+    those of 32 bits, NaN compares with nothing, and ``float`` takes little else that is none.
     """
-    texts = [lines[line][start:] for line, start in layout.spots]
-    if b"_" in b"".join(texts):
+    texts = list(map(rests.__getitem__, layout.lines))
+    together = "".join(texts)
+    if "_" in together or not together.isascii():
         return None
     try:
         values = list(map(float, texts))
     except ValueError:
         return None
-    if not all(values[i] not in BLANKS_INT32 for i in layout.wide):
+    if not BLANKS_INT32.isdisjoint(map(values.__getitem__, layout.wide)):
         return None
     for i, scale in layout.scaled:
         values[i] *= scale
@@ -193,13 +198,13 @@ class _Read:
 
 
 def _one_by_one(
-    lines: Sequence[bytes], layout: Layout, *, time_ms: int, host: str
+    rests: Sequence[str], layout: Layout, *, time_ms: int, host: str
 ) -> tuple[tuple[Reading, ...], tuple[Dropped, ...]]:
     """Read the values one at a time, each with its own time and its own reason."""
     read: list[dict[str, _Read]] = [{} for _ in layout.entities]
     dropped = list(layout.dropped)
     for cell in layout.cells:
-        raw, at = _value_and_time(lines[cell.line][cell.start :])
+        raw, at = _value_and_time(rests[cell.line])
         value, reason = usable(cell.counter, raw, cell.scale)
         if reason:
             dropped.append(_dropped(cell, raw, reason))
@@ -220,16 +225,16 @@ def _one_by_one(
     return tuple(readings), _at_most(dropped)
 
 
-def _value_and_time(rest: bytes) -> tuple[str, float]:
+def _value_and_time(rest: str) -> tuple[str, float]:
     """Split what follows a line's labels: value, time in ms or 0; an exemplar is cut off."""
-    text = rest.partition(b" # ")[0].strip()
+    text = rest.partition(" # ")[0].strip()
     parts = text.split(None, 2)
     if len(parts) == 2 and (at := _time(parts[1])):
-        return parts[0].decode(errors="replace"), at
-    return text.decode(errors="replace"), 0.0
+        return parts[0], at
+    return text, 0.0
 
 
-def _time(text: bytes) -> float:
+def _time(text: str) -> float:
     """Return a time in milliseconds; 0 for what is none."""
     try:
         at = float(text)

@@ -22,13 +22,13 @@ LONGEST_START = 65_536
 # More lines than this are not reported one by one: a page of garbage stays cheap.
 MOST_DROPPED = 1_000
 
-_NAME = re.compile(rb"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:.-]*)[ \t]*")
-_LABEL = re.compile(rb'\s*([^\s=,{}"]+)\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*(,|(?=\}))')
-_CLOSE = re.compile(rb"\s*\}[ \t]*")
+_NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:.-]*)[ \t]*")
+_LABEL = re.compile(r'\s*([^\s=,{}"]+)\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*(,|(?=\}))', re.ASCII)
+_CLOSE = re.compile(r"\s*\}[ \t]*", re.ASCII)
 _ESCAPED = re.compile(r'\\([\\"n])')
 
 # dcgm-exporter writes fp64 values with six decimals: one that has them is whole.
-_WHOLE = re.compile(rb"-?\d+\.\d{6}\s*")
+_WHOLE = re.compile(r"-?\d+\.\d{6}\s*", re.ASCII)
 
 # Labels by which a line says that it is of something else than a GPU.
 _NO_GPU = frozenset({"nvlink", "nvswitch", "cpu", "cpucore"})
@@ -50,7 +50,7 @@ _OLD = {"pod_name": "pod", "pod_namespace": "namespace", "container_name": "cont
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A value that is ours: its line, where it begins there, and what it is.
+    """A value that is ours: what it is, and what of.
 
     Attributes
     ----------
@@ -64,7 +64,6 @@ class Cell:
     """
 
     line: int
-    start: int
     metric: str
     counter: Counter
     scale: float
@@ -95,30 +94,44 @@ class Layout:
     ----------
     starts
         What each line must begin with.
+    length
+        Of all starts together.
     exact
-        Lines that must be as they were, whole: blank ones, and those that can't be read.
+        Lines after whose start nothing may follow: blank ones, and those that can't be read.
     bare
-        Lines of a name alone, and where a number must follow it.
+        Lines that start with a name alone: a number must follow.
     lasting
         Whether it may be remembered; a page that was cut off may not.
     """
 
-    starts: tuple[bytes, ...]
-    exact: tuple[tuple[int, bytes], ...]
-    bare: tuple[tuple[int, int], ...]
+    starts: tuple[str, ...]
+    length: int
+    exact: tuple[int, ...]
+    bare: tuple[int, ...]
     cells: tuple[Cell, ...]
     entities: tuple[Entity, ...]
     dropped: tuple[Dropped, ...]
     lasting: bool
 
-    def fits(self, lines: Sequence[bytes]) -> bool:
-        """Return whether a page of these lines differs from this one in values alone."""
-        return (
-            len(lines) == len(self.starts)
-            and all(map(bytes.startswith, lines, self.starts))
-            and all(lines[i] == line for i, line in self.exact)
-            and all(_number_follows(lines[i], start) for i, start in self.bare)
-        )
+    def rests(self, lines: Sequence[str], length: int) -> list[str] | None:
+        """Return what follows each line's start; None when the page is laid out otherwise.
+
+        Parameters
+        ----------
+        length
+            Of all lines together. A line that begins otherwise stays whole, so the rests are
+            longer than they should be: one sum tells that every start was found.
+        """
+        if len(lines) != len(self.starts):
+            return None
+        rests = list(map(str.removeprefix, lines, self.starts))
+        if sum(map(len, rests)) != length - self.length:
+            return None
+        if all(not rests[i] for i in self.exact) and all(
+            _number_follows(rests[i]) for i in self.bare
+        ):
+            return rests
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +144,7 @@ class _Start:
     bare: bool
 
 
-def layout_of(lines: Sequence[bytes]) -> Layout:
+def layout_of(lines: Sequence[str]) -> Layout:
     """Return the layout of a page, split at its line feeds."""
     building = _Building()
     for number, line in enumerate(lines[:-1]):
@@ -145,9 +158,9 @@ class _Building:
     """A layout while its lines are read, top down."""
 
     def __init__(self) -> None:
-        self.starts: list[bytes] = []
-        self.exact: list[tuple[int, bytes]] = []
-        self.bare: list[tuple[int, int]] = []
+        self.starts: list[str] = []
+        self.exact: list[int] = []
+        self.bare: list[int] = []
         self.cells: list[Cell] = []
         self.dropped: list[Dropped] = []
         self.lasting = True
@@ -155,22 +168,22 @@ class _Building:
         self._firsts: list[dict[str, str]] = []
         self._claims: list[list[dict[str, str]]] = []
 
-    def add(self, number: int, line: bytes) -> None:
+    def add(self, number: int, line: str) -> None:
         text = line.strip()
         if not text:
             self._keep(number, line)
-        elif text.startswith(b"#"):
-            self.starts.append(line[: line.index(b"#") + 1])
+        elif text.startswith("#"):
+            self.starts.append(line[: line.index("#") + 1])
         elif isinstance(start := _start(line), str):
             self._keep(number, line)
             self._drop(number, "", start)
         else:
             self._place(number, line, start)
 
-    def add_last(self, number: int, line: bytes) -> None:
+    def add_last(self, number: int, line: str) -> None:
         """Add what follows the last line feed: nothing, in a page that is whole."""
         text = line.strip()
-        if not text or text.startswith(b"#"):
+        if not text or text.startswith("#"):
             self.add(number, line)
             return
         self.lasting = False
@@ -178,30 +191,32 @@ class _Building:
         whole = not isinstance(start, str) and line[start.end :].strip()
         if isinstance(start, str) or not whole:
             name = _NAME.match(line)
-            self._drop(number, name[1].decode() if name else "", _CUT)
+            self._drop(number, name[1] if name else "", _CUT)
+            self._keep(number, line)
         elif _known(start) is None or _WHOLE.fullmatch(line, start.end):
             self._place(number, line, start)
         else:
             self._drop(number, start.name, _CUT)
+            self._keep(number, line)
 
-    def _keep(self, number: int, line: bytes) -> None:
+    def _keep(self, number: int, line: str) -> None:
         self.starts.append(line)
-        self.exact.append((number, line))
+        self.exact.append(number)
 
     def _drop(self, number: int, metric: str, reason: str) -> None:
         self.dropped.append(Dropped(line=number + 1, metric=metric[:60], raw="", reason=reason))
 
-    def _place(self, number: int, line: bytes, start: _Start) -> None:
+    def _place(self, number: int, line: str, start: _Start) -> None:
         self.starts.append(line[: start.end])
         if start.bare:
-            self.bare.append((number, start.end))
+            self.bare.append(number)
         if not (known := _known(start)):
             return
         counter, scale, pooled = known
         entity, claim = self._entity(start.labels)
         self.cells.append(
             Cell(
-                line=number, start=start.end, metric=start.name, counter=counter,
+                line=number, metric=start.name, counter=counter,
                 scale=scale, entity=entity, claim=claim, pooled=pooled,
             )
         )  # fmt: skip
@@ -222,6 +237,7 @@ class _Building:
     def layout(self) -> Layout:
         return Layout(
             starts=tuple(self.starts),
+            length=sum(map(len, self.starts)),
             exact=tuple(self.exact),
             bare=tuple(self.bare),
             cells=tuple(self.cells),
@@ -234,40 +250,39 @@ class _Building:
 _CUT = "payload cut off in the middle of the line"
 
 
-def _start(line: bytes) -> _Start | str:
+def _start(line: str) -> _Start | str:
     """Return how a line begins, or why it can't be read."""
     if not (name := _NAME.match(line)):
         return "not a sample line"
-    if not line.startswith(b"{", name.end()):
+    if not line.startswith("{", name.end()):
         # "this line is no sample" begins with a name as well: after one comes a number.
-        if name[0][-1:] not in b" \t" or not _number_follows(line, name.end()):
+        if name[0][-1:] not in " \t" or not _number_follows(line[name.end() :]):
             return "not a sample line"
-        return _Start(name=name[1].decode(), labels={}, end=name.end(), bare=True)
+        return _Start(name=name[1], labels={}, end=name.end(), bare=True)
     labels: dict[str, str] = {}
     end = name.end() + 1
     while label := _LABEL.match(line, end, LONGEST_START):
-        labels[label[1].decode(errors="replace")] = _value(label[2])
+        labels[label[1]] = _value(label[2])
         end = label.end()
     if not (close := _CLOSE.match(line, end, LONGEST_START)):
         if len(line) > LONGEST_START:
-            return f"{len(line)} bytes without an end of its labels"
-        if b"}" not in line[end:]:
+            return f"{len(line)} characters without an end of its labels"
+        if "}" not in line[end:]:
             return "closing brace missing"
         return "labels can't be read"
-    return _Start(name=name[1].decode(), labels=labels, end=close.end(), bare=False)
+    return _Start(name=name[1], labels=labels, end=close.end(), bare=False)
 
 
-def _number_follows(line: bytes, start: int) -> bool:
-    parts = line[start:].split(None, 1)
+def _number_follows(rest: str) -> bool:
+    parts = rest.split(None, 1)
     try:
-        float(parts[0] if parts else b"")
+        float(parts[0] if parts else "")
     except ValueError:
         return False
     return True
 
 
-def _value(raw: bytes) -> str:
-    text = raw.decode(errors="replace")
+def _value(text: str) -> str:
     if "\\" not in text:
         return text
     return _ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], text)
