@@ -104,7 +104,7 @@ class Layout:
         Whether it may be remembered; a page that was cut off may not.
     """
 
-    starts: tuple[str, ...]
+    starts: tuple[bytes, ...]
     length: int
     exact: tuple[int, ...]
     bare: tuple[int, ...]
@@ -113,7 +113,7 @@ class Layout:
     dropped: tuple[Dropped, ...]
     lasting: bool
 
-    def rests(self, lines: Sequence[str], length: int) -> list[str] | None:
+    def rests(self, lines: Sequence[bytes], length: int) -> list[bytes] | None:
         """Return what follows each line's start; None when the page is laid out otherwise.
 
         Parameters
@@ -124,11 +124,11 @@ class Layout:
         """
         if len(lines) != len(self.starts):
             return None
-        rests = list(map(str.removeprefix, lines, self.starts))
-        if sum(map(len, rests)) != length - self.length:
+        rests = list(map(bytes.removeprefix, lines, self.starts))
+        if len(b"".join(rests)) != length - self.length:
             return None
         if all(not rests[i] for i in self.exact) and all(
-            _number_follows(rests[i]) for i in self.bare
+            _number_follows(rests[i].decode("latin-1")) for i in self.bare
         ):
             return rests
         return None
@@ -144,13 +144,13 @@ class _Start:
     bare: bool
 
 
-def layout_of(lines: Sequence[str]) -> Layout:
-    """Return the layout of a page, split at its line feeds."""
+def layout_of(lines: Sequence[bytes]) -> Layout:
+    """Return the layout of a page, split at its line feeds: at least one line."""
     building = _Building()
+    # Latin-1: a character a byte, so that places in the text are places in the bytes.
     for number, line in enumerate(lines[:-1]):
-        building.add(number, line)
-    if lines:
-        building.add_last(len(lines) - 1, lines[-1])
+        building.add(number, line.decode("latin-1"))
+    building.add_last(len(lines) - 1, lines[-1].decode("latin-1"))
     return building.layout()
 
 
@@ -236,7 +236,7 @@ class _Building:
 
     def layout(self) -> Layout:
         return Layout(
-            starts=tuple(self.starts),
+            starts=tuple(start.encode("latin-1") for start in self.starts),
             length=sum(map(len, self.starts)),
             exact=tuple(self.exact),
             bare=tuple(self.bare),
@@ -262,7 +262,7 @@ def _start(line: str) -> _Start | str:
     labels: dict[str, str] = {}
     end = name.end() + 1
     while label := _LABEL.match(line, end, LONGEST_START):
-        labels[label[1]] = _value(label[2])
+        labels[_utf8(label[1])] = _value(_utf8(label[2]))
         end = label.end()
     if not (close := _CLOSE.match(line, end, LONGEST_START)):
         if len(line) > LONGEST_START:
@@ -280,6 +280,12 @@ def _number_follows(rest: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _utf8(text: str) -> str:
+    if text.isascii():
+        return text
+    return text.encode("latin-1").decode(errors="replace")
 
 
 def _value(text: str) -> str:
