@@ -25,6 +25,7 @@ from detector.series import Duration
 from detector.store.connection import RedisSettings
 from detector.store.settings import HistorySettings, InboxSettings
 from detector.tables import ContentErrors, Problem, Table, read, shipped
+from detector.telemetry.settings import CollectSettings, ExporterSettings
 from detector.web.settings import WebSettings
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 ReceiverSettings = SlackSettings | WebhookSettings
+SourceSettings = ExporterSettings
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -81,6 +83,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Part of every incident's identity and of every message.
     permalink_base
         Where people reach this service, ``https://ofu.example.com``; "" gives no links.
+    sources
+        ``[[source]]`` in TOML. Without one, nothing is collected; others write histories.
     receivers
         ``[[receiver]]`` in TOML. Without one, incidents are printed and logged.
     """
@@ -94,8 +98,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tick: TickSettings = TickSettings()
     incidents: Policy = Policy()
     delivery: DispatchSettings = DispatchSettings()
+    collect: CollectSettings = CollectSettings()
     web: WebSettings = WebSettings()
     log: LogSettings = LogSettings()
+    sources: tuple[SourceSettings, ...] = msgspec.field(default=(), name="source")
     receivers: tuple[ReceiverSettings, ...] = msgspec.field(default=(), name="receiver")
 
 
@@ -170,11 +176,29 @@ def secret(
     ContentErrors
         When the file can't be read, or the file or the variable is empty.
     """
-    for key in settings.__struct_fields__:
-        value = getattr(settings, key)
-        if not value or not key.endswith(("_file", "_env")):
+    owner = "web" if isinstance(settings, WebSettings) else f"receiver {settings.name!r}"
+    kinds = [
+        key.rpartition("_")[0]
+        for key in settings.__struct_fields__
+        if key.endswith(("_file", "_env")) and getattr(settings, key)
+    ]
+    return secret_of(settings, kinds[0], owner=owner, environ=environ) if kinds else ""
+
+
+def secret_of(
+    settings: msgspec.Struct, kind: str, *, owner: str, environ: Mapping[str, str] = os.environ
+) -> str:
+    """Return the secret that ``<kind>_file`` or ``<kind>_env`` points to; "" for neither.
+
+    Raises
+    ------
+    ContentErrors
+        When the file can't be read, or the file or the variable is empty.
+    """
+    for key in (f"{kind}_file", f"{kind}_env"):
+        value = getattr(settings, key, "")
+        if not value:
             continue
-        owner = "web" if isinstance(settings, WebSettings) else f"receiver {settings.name!r}"
         place = f"{owner}: {key}"
         if key.endswith("_env"):
             text, where = environ.get(value, ""), f"${value} is not set or empty"
@@ -211,16 +235,19 @@ _SECRET_KEYS = {
     "secret": "secret_file",
     "signing_secret": "secret_file",
     "password": "password_file",
+    "bearer": "bearer_file or bearer_env",
+    "bearer_token": "bearer_file or bearer_env",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def _inline_secrets(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Find secrets that stand in the file; each is taken out, to be complained of once."""
-    receivers = content.get("receiver")
     tables = [(name, content.get(name)) for name in ("redis", "web")]
-    for k, receiver in enumerate(receivers if isinstance(receivers, list) else ()):
-        tables.append((f"receiver[{k}]", receiver))
+    for kind in ("receiver", "source"):
+        listed = content.get(kind)
+        for k, entry in enumerate(listed if isinstance(listed, list) else ()):
+            tables.append((f"{kind}[{k}]", entry))
     for path, table in tables:
         if not isinstance(table, dict):
             continue
@@ -248,18 +275,8 @@ def _password_in(url: object) -> bool:
 
 def _check(table: Table) -> None:
     """Complain of what the parts can't see for themselves, whatever else is wrong."""
-    names = [
-        entry.get("name") if isinstance(entry, dict) else None for entry in _receivers(table)
-    ]
-    often = Counter(name for name in names if isinstance(name, str))
-    for k, name in enumerate(names):
-        if not isinstance(name, str):
-            continue  # complained of already
-        if often[name] > 1:
-            table.complain(f"receiver[{k}].name", f'"{name}" is there twice')
-        elif not _NAME.fullmatch(name):
-            message = f'"{name}" may hold letters, digits and _ . - only'
-            table.complain(f"receiver[{k}].name", message)
+    for kind in ("receiver", "source"):
+        _check_names(table, kind)
     cluster, base = (table.content.get(key) for key in ("cluster", "permalink_base"))
     if isinstance(cluster, str) and not cluster.strip():
         table.complain("cluster", "must not be empty: it is part of each incident's identity")
@@ -267,8 +284,27 @@ def _check(table: Table) -> None:
         table.complain("permalink_base", f"must look like https://host/path, not {base!r}")
 
 
-def _receivers(table: Table) -> list[Any]:
-    entries = table.content.get("receiver")
+def _check_names(table: Table, kind: str) -> None:
+    names = [
+        # A source's name may be left out: it is then that of its type.
+        entry.get("name", entry.get("type") if kind == "source" else None)
+        if isinstance(entry, dict)
+        else None
+        for entry in _entries(table, kind)
+    ]
+    often = Counter(name for name in names if isinstance(name, str))
+    for k, name in enumerate(names):
+        if not isinstance(name, str):
+            continue  # complained of already
+        if often[name] > 1:
+            table.complain(f"{kind}[{k}].name", f'"{name}" is there twice')
+        elif not _NAME.fullmatch(name):
+            message = f'"{name}" may hold letters, digits and _ . - only'
+            table.complain(f"{kind}[{k}].name", message)
+
+
+def _entries(table: Table, kind: str) -> list[Any]:
+    entries = table.content.get(kind)
     return entries if isinstance(entries, list) else []
 
 
@@ -280,7 +316,7 @@ def _readable(table: Table) -> Config:
         if field.name != "receivers" and value is not None:
             part = table.part(value, field.type)
             parts |= {} if part is None else {field.name: part}
-    read = [table.part(entry, ReceiverSettings) for entry in _receivers(table)]
+    read = [table.part(entry, ReceiverSettings) for entry in _entries(table, "receiver")]
     return Config(receivers=tuple(entry for entry in read if entry is not None), **parts)
 
 
@@ -295,18 +331,25 @@ def _absolute(config: Config, folder: Path) -> Config:
     if redis.state:
         state = str(folder / Path(redis.state).expanduser())
         redis = msgspec.structs.replace(redis, state=state)
-    web = _files(config.web, folder)
     return msgspec.structs.replace(
-        config, content=content, receivers=receivers, redis=redis, web=web
+        config,
+        content=content,
+        receivers=receivers,
+        redis=redis,
+        web=_files(config.web, folder),
+        sources=tuple(_files(source, folder) for source in config.sources),
     )
 
 
 def _files(settings: S, folder: Path) -> S:
-    paths = {
+    paths: dict[str, Any] = {
         key: str(folder / Path(getattr(settings, key)).expanduser())
         for key in settings.__struct_fields__
         if key.endswith("_file") and getattr(settings, key)
     }
+    for key in ("files",):  # globs of files that name targets
+        if found := getattr(settings, key, ()):
+            paths[key] = tuple(str(folder / Path(one).expanduser()) for one in found)
     return msgspec.structs.replace(settings, **paths)
 
 
@@ -334,7 +377,8 @@ def _toml(value: object) -> str:
     if isinstance(value, str):
         value = _without_secrets(value)
     if isinstance(value, dict):  # headers: whatever a gateway wants there may be a secret
-        pairs = (f"{_toml(key)} = {_toml('***')}" for key in value)
+        shown = {key: "***" if isinstance(one, str) else one for key, one in value.items()}
+        pairs = (f"{_toml(key)} = {_toml(one)}" for key, one in shown.items())
         return "{ " + ", ".join(pairs) + " }" if value else "{}"
     return msgspec.json.encode(value).decode()
 

@@ -1,7 +1,7 @@
 """From GPUs to jobs: a host's part of a job's scrape, and the parts of all its hosts as one.
 
-The mean is over the GPUs that report, whichever hosts they are on; a GPU that several jobs share
-counts for each of them. Both steps are pure; the inbox waits for late hosts in between.
+The mean is over the GPUs that report, whichever hosts they are on; a GPU that several jobs
+share counts for each of them. Both steps are pure; the inbox waits for late hosts in between.
 """
 
 import math

@@ -22,46 +22,16 @@ import msgspec
 import uvloop
 
 from detector.reading import Scrape
-from detector.series import Duration
 from detector.telemetry.exposition import Remembered, parse
+from detector.telemetry.settings import ExporterSettings
 from detector.telemetry.source import SourceError
-from detector.telemetry.targets import Targets, TargetSettings, url_of
+from detector.telemetry.targets import Targets
 
 # A page of 16 GPUs with every counter there is has some 300 kB. Chosen: far above that.
 _LARGEST = 16 * 1024 * 1024
 
 # The HTTP date is looked at so seldom: it costs as much as a quarter of the parse.
 _DATE_EVERY = 30
-
-
-class ExporterSettings(
-    TargetSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="exporter"
-):
-    """``[[source]]`` with ``type = "exporter"``.
-
-    Attributes
-    ----------
-    timeout
-        How long a target may take; shorter than the interval of collection.
-    username, password_file, password_env
-        For basic authentication.
-    bearer_file, bearer_env
-        A token instead.
-    ca_file
-        Certificates to trust for https instead of the system's.
-    verify
-        False takes any certificate.
-    """
-
-    name: str = "exporter"
-    timeout: Duration = Duration.parse("5s")
-    username: str = ""
-    password_file: str = ""
-    password_env: str = ""
-    bearer_file: str = ""
-    bearer_env: str = ""
-    ca_file: str = ""
-    verify: bool = True
 
 
 @dataclass(slots=True)
@@ -321,6 +291,3 @@ def read_page(path: Path, *, now_ms: int) -> Scrape:
         dropped=read.dropped,
         error="" if read.readings else _no_exporter(page),
     )
-
-
-__all__ = ["Exporter", "ExporterSettings", "build", "read_page", "url_of", "without_secrets"]

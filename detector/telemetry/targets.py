@@ -6,96 +6,18 @@ is down must not stop the watching of GPUs.
 
 import glob
 import json
-import re
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import msgspec
-
-from detector.series import Duration
+from detector.telemetry.settings import TargetSettings, url_of
 from detector.telemetry.source import SourceError
 
 _LARGEST = 8 * 1024 * 1024  # bytes of a file or an answer that names targets
-_SERVICE = re.compile(
-    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[-a-z0-9]+)?"
-)
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-class TargetSettings(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """How targets are found; several ways add up.
-
-    Attributes
-    ----------
-    targets
-        ``host:port`` or URLs.
-    files
-        Files in the form of Prometheus' ``file_sd_configs`` (JSON or YAML); ``*`` in the name
-        stands for anything. Read anew when they change.
-    dns_srv
-        Names of SRV records.
-    kubernetes_service
-        ``namespace/service``, or ``namespace/service:port-name``, whose endpoints are scraped.
-        Within a cluster, with a service account that may list endpoint slices.
-    scheme, path, port
-        Of targets that are not URLs, or name no port.
-    refresh
-        How often DNS and Kubernetes are asked, and files looked at.
-    """
-
-    targets: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    dns_srv: tuple[str, ...] = ()
-    kubernetes_service: str = ""
-    scheme: str = "http"
-    path: str = "/metrics"
-    port: int = 9400
-    refresh: Duration = Duration.parse("30s")
-
-    def __post_init__(self) -> None:
-        """Refuse what can't be asked."""
-        if self.scheme not in ("http", "https"):
-            msg = f'scheme must be "http" or "https", not {self.scheme!r}'
-            raise ValueError(msg)
-        if not 0 < self.port < 65536:
-            msg = f"port must be 1 to 65535, not {self.port}"
-            raise ValueError(msg)
-        if self.kubernetes_service and not _SERVICE.fullmatch(self.kubernetes_service):
-            said = self.kubernetes_service
-            msg = f'kubernetes_service must be "namespace/service", not {said!r}'
-            raise ValueError(msg)
-        for target in self.targets:
-            url_of(target, self)
-
-
-def url_of(target: str, settings: TargetSettings) -> str:
-    """Return the URL to scrape.
-
-    Raises
-    ------
-    ValueError
-        When ``target`` is neither ``host:port`` nor a URL.
-    """
-    text = target.strip()
-    full = text if "://" in text else f"{settings.scheme}://{text}"
-    try:
-        parts = urlsplit(full)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or parts.scheme not in ("http", "https") or re.search(r"\s", text):
-        msg = f"target {target[:100]!r} is neither host:port nor an http(s) URL"
-        raise ValueError(msg)
-    netloc = parts.netloc
-    if port is None and "://" not in text:
-        netloc = f"{netloc.rstrip(':')}:{settings.port}"
-    path = parts.path if parts.path not in ("", "/") else settings.path
-    return parts._replace(netloc=netloc, path=path, fragment="").geturl()
 
 
 class Targets:

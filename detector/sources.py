@@ -1,0 +1,42 @@
+"""The configured sources of readings, each with its secrets."""
+
+from collections.abc import Iterable
+from functools import partial
+
+import msgspec
+
+from detector.config import Config, SourceSettings, secret_of
+from detector.telemetry import exporter
+from detector.telemetry.settings import ExporterSettings
+from detector.telemetry.source import Source
+
+
+def sources(config: Config) -> tuple[Source, ...]:
+    """Return the sources of a configuration.
+
+    Raises
+    ------
+    ContentErrors
+        When a secret cannot be read.
+    SourceError
+        When one cannot work at all.
+    """
+    return tuple(built(config.sources))
+
+
+def built(settings: Iterable[SourceSettings]) -> Iterable[Source]:
+    """Build each source as it is asked for."""
+    for one in settings:
+        yield source(one)
+
+
+def source(settings: SourceSettings) -> Source:
+    """Return one source."""
+    secret = partial(_secret, settings.name)
+    match settings:
+        case ExporterSettings():
+            return exporter.build(settings, secret=secret)
+
+
+def _secret(name: str, settings: msgspec.Struct, key: str) -> str:
+    return secret_of(settings, key, owner=f"source {name!r}")

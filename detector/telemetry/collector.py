@@ -1,0 +1,204 @@
+"""One round of collection: ask every source, say whose each reading is, judge, bring together.
+
+    Source.scrape -> Register.identify -> quality.judge -> aggregate.parts -> Sink.post
+
+The same round for every source, live or once. A source or target that fails costs no other; it
+is named, counted, and asked again in the next round.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Protocol
+
+from detector.analysis.aggregate import Part, parts
+from detector.analysis.quality import NOTHING, Judged, MaxClocks, Memory, judge
+from detector.fleet import Job
+from detector.reading import Scrape
+from detector.series import ContextEvent
+from detector.telemetry.source import Source, SourceError
+
+# Hosts whose clock differs by more are told. Chosen: a slot is 10 s, and HTTP's date has whole
+# seconds.
+_CLOCK_OFF_MS = 10_000
+
+
+class Sink(Protocol):
+    """Where the parts go. Raises OSError when the store is out of reach."""
+
+    def post(self, parts: Sequence[Part]) -> None:
+        """Take the parts of one round; taking them again is harmless."""
+        ...
+
+    def introduce(self, jobs: Sequence[Job]) -> None:
+        """Take who the jobs are."""
+        ...
+
+    def announce(self, events: Sequence[tuple[str, ContextEvent]]) -> None:
+        """Take what happened to jobs."""
+        ...
+
+
+class Roll(Protocol):
+    """Who runs where; :class:`detector.telemetry.register.Register` is one."""
+
+    def refresh(self, now_ms: int) -> None:
+        """Ask the schedulers that are due."""
+        ...
+
+    def identify(self, scrapes: Iterable[Scrape]) -> tuple[Scrape, ...]:
+        """Return the scrapes with their readings' jobs."""
+        ...
+
+    def describe(self, jobs: Iterable[str]) -> tuple[Job, ...]:
+        """Return who the jobs are."""
+        ...
+
+    def restarts(self) -> tuple[tuple[str, ContextEvent], ...]:
+        """Return the restarts since the last call."""
+        ...
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """One line for each scheduler that does not answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What one round found.
+
+    Attributes
+    ----------
+    troubles
+        What is wrong now, one line each: sources, targets, schedulers, clocks.
+    """
+
+    time_ms: int
+    scrapes: tuple[Scrape, ...] = ()
+    judged: tuple[Judged, ...] = ()
+    parts: tuple[Part, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+    def counts(self) -> Counter[str]:
+        """Return how many targets answered, readings there were, and verdicts were given."""
+        found: Counter[str] = Counter()
+        found["targets"] = len(self.scrapes)
+        found["targets_down"] = sum(bool(scrape.error) for scrape in self.scrapes)
+        found["readings"] = len(self.judged)
+        found["dropped"] = sum(len(scrape.dropped) for scrape in self.scrapes)
+        found.update(one.quality for one in self.judged)
+        return found
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asked:
+    """A source, and the answer that it still owes."""
+
+    source: Source
+    under_way: Future[Sequence[Scrape]] | None = None
+
+
+class Collector:
+    """Makes rounds over all sources.
+
+    Parameters
+    ----------
+    deadline_s
+        How long a round waits for a source; one that takes longer is left behind, and asked
+        again once it has come back.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        register: Roll,
+        *,
+        max_clocks: MaxClocks,
+        deadline_s: float,
+    ) -> None:
+        self._asked = [_Asked(source=source) for source in sources]
+        self._register, self._max_clocks, self._deadline_s = register, max_clocks, deadline_s
+        self._memory: Memory = NOTHING
+        self._introduced: set[str] = set()
+        self._pool = ThreadPoolExecutor(
+            max_workers=max(1, len(sources)), thread_name_prefix="source"
+        )
+
+    def round(self, now_ms: int) -> Round:
+        """Ask every source once and return what was found."""
+        scrapes, troubles = self._scraped(now_ms)
+        self._register.refresh(now_ms)
+        scrapes = self._register.identify(scrapes)
+        judged, self._memory = judge(
+            self._memory, scrapes, now_ms=now_ms, max_clocks=self._max_clocks
+        )
+        troubles += [f"{one.target}: {one.error}" for one in scrapes if one.error]
+        troubles += [f"{one.target}: {one.failing}" for one in scrapes if one.failing]
+        troubles += _clocks(scrapes)
+        return Round(
+            time_ms=now_ms,
+            scrapes=tuple(scrapes),
+            judged=judged,
+            parts=parts(judged, time_ms=now_ms),
+            troubles=(*troubles, *self._register.troubles),
+        )
+
+    def deliver(self, found: Round, sink: Sink) -> None:
+        """Hand a round's parts on; who a job is goes before its first sample.
+
+        Raises
+        ------
+        OSError
+            When the store is out of reach: then the round may be delivered again.
+        """
+        new = {part.job for part in found.parts} - self._introduced
+        if new:
+            sink.introduce(self._register.describe(sorted(new)))
+            self._introduced |= new
+        if restarts := self._register.restarts():
+            sink.announce(restarts)
+        sink.post(found.parts)
+
+    def _scraped(self, now_ms: int) -> tuple[Sequence[Scrape], list[str]]:
+        troubles = []
+        awaited = []
+        for one in self._asked:
+            if one.under_way is not None and not one.under_way.done():
+                troubles.append(f"{one.source.name}: still no answer to an earlier round")
+                continue
+            # What came too late is of no use: its readings would be taken for new ones.
+            one.under_way = self._pool.submit(one.source.scrape, now_ms)
+            awaited.append(one)
+        wait([one.under_way for one in awaited if one.under_way], timeout=self._deadline_s)
+        scrapes: list[Scrape] = []
+        for one in awaited:
+            assert one.under_way is not None
+            if not one.under_way.done():
+                troubles.append(f"{one.source.name}: no answer within {self._deadline_s:g} s")
+                continue
+            try:
+                scrapes += one.under_way.result()
+            except SourceError as error:
+                troubles.append(f"{one.source.name}: {error}")
+            except Exception as error:  # one odd source must not cost the others
+                kind = type(error).__name__
+                troubles.append(f"{one.source.name}: a mistake of ofuwatch's: {kind}: {error}")
+            one.under_way = None
+        return scrapes, troubles
+
+    def close(self) -> None:
+        """Let go of all sources."""
+        for one in self._asked:
+            one.source.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _clocks(scrapes: Iterable[Scrape]) -> list[str]:
+    return [
+        f"{scrape.target}: its clock is {off / 1000:+.0f} s from the one here; run NTP there"
+        for scrape in scrapes
+        if scrape.time_ms is not None
+        and abs(off := scrape.time_ms - scrape.asked_ms) > _CLOCK_OFF_MS
+    ]

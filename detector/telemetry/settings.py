@@ -1,0 +1,141 @@
+"""``[collect]`` and ``[[source]]`` of ``config.toml``, apart from what is slow to load."""
+
+import re
+from urllib.parse import urlsplit
+
+import msgspec
+
+from detector.series import Duration
+from detector.telemetry.identity import IdentitySettings
+
+_SERVICE = re.compile(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[-a-z0-9]+)?"
+)
+
+
+class CollectSettings(IdentitySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table ``[collect]``; how jobs are told is in :class:`IdentitySettings`.
+
+    Attributes
+    ----------
+    interval
+        Time between two rounds. Exporters that collect more seldom repeat themselves; a
+        repeat is known as one.
+    max_clock_mhz
+        Maximal SM clock by the GPU model's name, before anything that is read.
+    """
+
+    interval: Duration = Duration.parse("10s")  # the slot of the inbox
+    max_clock_mhz: dict[str, float] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a pace that counters do not have, and clocks that are none."""
+        super().__post_init__()
+        if self.interval < 1_000:
+            msg = f"interval must be at least 1s, not {self.interval}"
+            raise ValueError(msg)
+        for model, clock in self.max_clock_mhz.items():
+            if not 100 <= clock <= 5000:
+                msg = f"max_clock_mhz of {model!r} must be 100 to 5000 MHz, not {clock:g}"
+                raise ValueError(msg)
+
+
+class TargetSettings(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """How targets are found; several ways add up.
+
+    Attributes
+    ----------
+    targets
+        ``host:port`` or URLs.
+    files
+        Files in the form of Prometheus' ``file_sd_configs`` (JSON or YAML); ``*`` in the name
+        stands for anything. Read anew when they change.
+    dns_srv
+        Names of SRV records.
+    kubernetes_service
+        ``namespace/service``, or ``namespace/service:port-name``, whose endpoints are scraped.
+        Within a cluster, with a service account that may list endpoint slices.
+    scheme, path, port
+        Of targets that are not URLs, or name no port.
+    refresh
+        How often DNS and Kubernetes are asked, and files looked at.
+    """
+
+    targets: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    dns_srv: tuple[str, ...] = ()
+    kubernetes_service: str = ""
+    scheme: str = "http"
+    path: str = "/metrics"
+    port: int = 9400
+    refresh: Duration = Duration.parse("30s")
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be asked."""
+        if self.scheme not in ("http", "https"):
+            msg = f'scheme must be "http" or "https", not {self.scheme!r}'
+            raise ValueError(msg)
+        if not 0 < self.port < 65536:
+            msg = f"port must be 1 to 65535, not {self.port}"
+            raise ValueError(msg)
+        if self.kubernetes_service and not _SERVICE.fullmatch(self.kubernetes_service):
+            said = self.kubernetes_service
+            msg = f'kubernetes_service must be "namespace/service", not {said!r}'
+            raise ValueError(msg)
+        for target in self.targets:
+            url_of(target, self)
+
+
+def url_of(target: str, settings: TargetSettings) -> str:
+    """Return the URL to scrape.
+
+    Raises
+    ------
+    ValueError
+        When ``target`` is neither ``host:port`` nor a URL.
+    """
+    text = target.strip()
+    full = text if "://" in text else f"{settings.scheme}://{text}"
+    try:
+        parts = urlsplit(full)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or parts.scheme not in ("http", "https") or re.search(r"\s", text):
+        msg = f"target {target[:100]!r} is neither host:port nor an http(s) URL"
+        raise ValueError(msg)
+    netloc = parts.netloc
+    if port is None and "://" not in text:
+        netloc = f"{netloc.rstrip(':')}:{settings.port}"
+    path = parts.path if parts.path not in ("", "/") else settings.path
+    return parts._replace(netloc=netloc, path=path, fragment="").geturl()
+
+
+class ExporterSettings(
+    TargetSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="exporter"
+):
+    """``[[source]]`` with ``type = "exporter"``.
+
+    Attributes
+    ----------
+    timeout
+        How long a target may take; shorter than the interval of collection.
+    username, password_file, password_env
+        For basic authentication.
+    bearer_file, bearer_env
+        A token instead.
+    ca_file
+        Certificates to trust for https instead of the system's.
+    verify
+        False takes any certificate.
+    """
+
+    name: str = "exporter"
+    timeout: Duration = Duration.parse("5s")
+    username: str = ""
+    password_file: str = ""
+    password_env: str = ""
+    bearer_file: str = ""
+    bearer_env: str = ""
+    ca_file: str = ""
+    verify: bool = True
