@@ -198,6 +198,7 @@ class Placements:
             for one in near
             if one.instance in ("", seat.instance) and one.touches(start_ms, end_ms)
         ]
+        met = [one for one in met if not _doubtful(one, met)]
         jobs = tuple(sorted({one.job for one in met}))
         # A job that holds it twice in a row (requeued in between) held it for a part each time.
         if all(one.fills(start_ms, end_ms) for one in met):
@@ -221,4 +222,20 @@ def _means(placement: Placement, seat: Seat, host: str, fleet: Fleet) -> bool:
     if placement.minor is not None:
         return fleet.minors.get(seat.uuid) == placement.minor
     # Some of a host's GPUs, and nobody says which: none is counted rather than a wrong one.
-    return not placement.gpus or placement.gpus == fleet.counts.get(host)
+    seen = fleet.counts.get(host)
+    return not placement.gpus or (seen is not None and placement.gpus >= seen)
+
+
+def _doubtful(placement: Placement, others: Iterable[Placement]) -> bool:
+    """Whether it names no GPU and another job holds GPUs of the host beside it."""
+    if placement.uuid or placement.index or placement.minor is not None:
+        return False
+    end_ms = placement.start_ms + 1 if placement.end_ms is None else placement.end_ms
+    return any(
+        one.job != placement.job
+        and (
+            one.touches(placement.start_ms, end_ms)
+            or placement.touches(one.start_ms, one.start_ms + 1)
+        )
+        for one in others
+    )

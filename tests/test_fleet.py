@@ -95,7 +95,10 @@ def test_a_device_number_counts_only_where_it_is_known_of_which_gpu_it_is() -> N
 def test_all_gpus_of_a_host_are_known_without_knowing_which() -> None:
     eight = Placement(job="a", host="n1", gpus=8, start_ms=0)
     assert held(eight, start=0, end=9, fleet=Fleet(counts={"n1": 8})).jobs == ("a",)
+    assert held(eight, start=0, end=9, fleet=Fleet(counts={"n1": 7})).jobs == ("a",)
     assert held(eight, start=0, end=9, fleet=Fleet(counts={"n1": 16})).jobs == ()
+    other = Placement(job="b", host="n1", gpus=8, start_ms=3)
+    assert held(eight, other, start=4, end=9, fleet=Fleet(counts={"n1": 8})) == Held()
     assert held(eight, start=0, end=9).jobs == ()
     whole = Placement(job="a", host="n1", start_ms=0)
     assert held(whole, start=0, end=9).jobs == ("a",)

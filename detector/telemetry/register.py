@@ -1,0 +1,334 @@
+"""Who runs where: what the labels of the counters say, and what the schedulers say, in one.
+
+Labels come first: they were written where the counter was read, when it was read. A scheduler
+knows what no label says: when a job began and ended to the second, who it belongs to, which
+earlier run it continues, and on a fleet without labels which job it is at all.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from detector.fleet import Fleet, Job, Placement, Placements, host_key
+from detector.reading import Reading, Scrape
+from detector.series import ContextEvent, Duration, Interval
+from detector.telemetry.identity import IdentitySettings, job_of, minor_of, pod_of
+from detector.telemetry.identity import scheduler_job_of as scheduled
+from detector.telemetry.runs import lineage
+from detector.telemetry.scheduler import Roll, Run, Scheduler, SchedulerError
+
+# Values that nobody renewed for so long are taken as of now. Chosen: twice the interval at
+# which dcgm-exporter collects unless it is told otherwise.
+_LONGEST_MS = 60_000
+# Ended holds are remembered so long: longer than any scrape waits to be looked at.
+_REMEMBER_MS = 600_000
+# Runs are remembered for their successors as long as the detector remembers their levels.
+_RUNS_MS = 8 * 24 * 3_600_000
+# Words of exporters for who a job belongs to (AMD's and the Slurm job exporter's).
+_OWNER = ("job_user", "user")
+_TEAM = ("account", "exported_namespace", "namespace")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """What one scheduler said last, and when."""
+
+    scheduler: Scheduler
+    asked_ms: int | None = None
+    as_of_ms: int | None = None
+    error: str = ""
+    seeded: bool = False
+    no_past: str = ""
+    holds: dict[Placement, Placement] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def fresh(self, now_ms: int) -> bool:
+        """Whether the last answer still counts."""
+        return self.as_of_ms is not None and now_ms - self.as_of_ms <= self.scheduler.keep_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What a GPU's last reading said: with which values, renewed when, and for whom since."""
+
+    time_ms: int
+    fresh_ms: int
+    values: Mapping[str, float]
+    named: frozenset[tuple[str, ...]]
+
+
+class Register:
+    """Says of every reading which jobs it is of, and of every job who it is.
+
+    Parameters
+    ----------
+    cluster
+        What the jobs' descriptions say where their scheduler names no cluster.
+    """
+
+    def __init__(
+        self,
+        schedulers: Sequence[Scheduler] = (),
+        identity: IdentitySettings = IdentitySettings(),  # noqa: B008 - frozen
+        *,
+        cluster: str = "",
+    ) -> None:
+        self._known = [_Known(scheduler=one) for one in schedulers]
+        self._identity = identity
+        self._cluster = cluster
+        self._now_ms = 0
+        self._seen: dict[str, _Seen] = {}
+        self._runs: dict[str, Run] = {}
+        self._lineages: dict[str, tuple[str, ...]] = {}
+        self._shown: dict[str, Job] = {}
+        self._restarts: list[tuple[str, ContextEvent]] = []
+
+    def refresh(self, now_ms: int) -> None:
+        """Ask the schedulers that it is time to ask; what one does not say is kept a while."""
+        self._now_ms = now_ms
+        for known in self._known:
+            asked = known.asked_ms
+            if asked is not None and 0 <= now_ms - asked < known.scheduler.every_ms:
+                continue
+            known.asked_ms = now_ms
+            if not known.seeded:
+                self._seed(known, now_ms)
+            try:
+                roll = known.scheduler.look(now_ms)
+            except SchedulerError as error:
+                known.error = str(error)
+                continue
+            known.error = ""
+            _take(known, roll, now_ms=now_ms)
+            self._meet(known, roll, now_ms=now_ms)
+        self._forget(now_ms)
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """One line for all that schedulers do not answer: why, and what counts meanwhile."""
+        silent = [
+            f"{known.scheduler.name}: {known.error}; {self._standing(known)}"
+            for known in self._known
+            if known.error
+        ]
+        return (
+            *silent,
+            *(
+                f"{known.scheduler.name}: {known.no_past}; runs that ended before this process "
+                "began are continued by none"
+                for known in self._known
+                if known.no_past
+            ),
+        )
+
+    def identify(self, scrapes: Iterable[Scrape]) -> tuple[Scrape, ...]:
+        """Return the scrapes with the jobs of each reading, or between whom its GPU changed."""
+        scrapes = tuple(scrapes)
+        readings = [reading for scrape in scrapes for reading in scrape.readings]
+        fleet = _fleet(readings)
+        live = [known for known in self._known if known.fresh(self._now_ms)]
+        placements = Placements(one for known in live for one in known.holds.values())
+        aliases = {name: job for known in live for name, job in known.aliases.items()}
+        return tuple(
+            replace(
+                scrape,
+                readings=tuple(
+                    self._identified(reading, placements, fleet, aliases)
+                    for reading in scrape.readings
+                ),
+            )
+            for scrape in scrapes
+        )
+
+    def describe(self, jobs: Iterable[str]) -> tuple[Job, ...]:
+        """Return who the jobs are, as far as their scheduler or their labels say it."""
+        found = []
+        for id in jobs:
+            run = self._runs.get(id)
+            shown = self._shown.get(id, Job(id=id))
+            job = shown if run is None else run.job
+            found.append(
+                msgspec.structs.replace(
+                    job,
+                    owner=job.owner or shown.owner,
+                    team=job.team or shown.team,
+                    gpu_model=job.gpu_model or shown.gpu_model,
+                    cluster=job.cluster or self._cluster,
+                    lineage=self._lineages.get(id, ()),
+                )
+            )
+        return tuple(found)
+
+    def restarts(self) -> tuple[tuple[str, ContextEvent], ...]:
+        """Return the restarts under the same id since the last call, to be announced."""
+        found = tuple(self._restarts)
+        self._restarts.clear()
+        return found
+
+    def close(self) -> None:
+        """Let go of the schedulers' connections."""
+        for known in self._known:
+            known.scheduler.close()
+
+    def _seed(self, known: _Known, now_ms: int) -> None:
+        """Learn of the runs before our time, once; without them new runs just have no past."""
+        known.seeded = True
+        try:
+            past = known.scheduler.past(now_ms)
+        except SchedulerError as error:
+            known.no_past = str(error)
+            return
+        for run in past:
+            self._runs.setdefault(run.job.id, run)
+
+    def _meet(self, known: _Known, roll: Roll, *, now_ms: int) -> None:
+        for run in roll.runs:
+            before = self._runs.get(run.job.id)
+            self._runs[run.job.id] = run
+            if before is not None and before.serial != run.serial and run.end_ms is None:
+                at = now_ms if run.job.start_ms is None else run.job.start_ms
+                event = ContextEvent(
+                    kind="restart",
+                    span=Interval(start_ms=at, end_ms=at),
+                    note=f"{run.why} by {known.scheduler.name}",
+                    told_ms=now_ms,
+                )
+                self._restarts.append((run.job.id, event))
+        listed = {run.job.id for run in roll.runs}
+        for id, run in self._runs.items():
+            gone = run.end_ms is None and id not in listed
+            if gone and run.job.scheduler == known.scheduler.name:
+                self._runs[id] = replace(run, end_ms=now_ms)
+        for run in roll.runs:
+            if run.end_ms is None and run.job.id not in self._lineages:
+                self._lineages[run.job.id] = lineage(run, self._runs.values())
+
+    def _identified(
+        self,
+        reading: Reading,
+        placements: Placements,
+        fleet: Fleet,
+        aliases: Mapping[str, str],
+    ) -> Reading:
+        named = self._named(reading, aliases)
+        before = self._seen.get(reading.entity)
+        since_ms, others = self._remember(reading, named, before)
+        held = placements.at(reading, start_ms=since_ms, end_ms=reading.time_ms, fleet=fleet)
+        moved = {job for jobs in others for job in jobs}
+        if named or moved:
+            handover = moved | set(held.handover)
+            handover |= set(named) if handover or others else set()
+            jobs: tuple[str, ...] = () if handover or others else named
+        else:
+            jobs, handover = held.jobs, set(held.handover)
+            if not jobs and not handover:
+                return reading if not reading.jobs else replace(reading, jobs=())
+        for job in jobs:
+            self._show(job, reading)
+        return replace(reading, jobs=jobs, handover=tuple(sorted(handover)))
+
+    def _named(self, reading: Reading, aliases: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the jobs that a reading's labels name, by their scheduler's own ids."""
+        labels = reading.labels
+        names = {*reading.jobs, job_of(labels, self._identity)} - {""}
+        pod = "" if scheduled(labels, self._identity) else aliases.get(pod_of(labels), "")
+        if pod:
+            return (pod,)
+        return tuple(sorted({aliases.get(name, name) for name in names}))
+
+    def _remember(
+        self, reading: Reading, named: tuple[str, ...], before: _Seen | None
+    ) -> tuple[int, frozenset[tuple[str, ...]]]:
+        """Return since when the values count, and what else labels said in that time.
+
+        A counter that is collected less often than it is scraped comes several times: what it
+        says is of the time before its first coming, and its successor of the time since then.
+        """
+        now = reading.time_ms
+        if before is None or now - before.fresh_ms > _LONGEST_MS or now < before.time_ms:
+            since, said, fresh = now, frozenset({named}), True
+        else:
+            same = now == before.time_ms if reading.own_clock else _same(reading, before)
+            since, said, fresh = before.fresh_ms, before.named | {named}, not same
+        self._seen[reading.entity] = _Seen(
+            time_ms=now,
+            fresh_ms=now if fresh else since,
+            values=reading.values,
+            named=frozenset({named}) if fresh else said,
+        )
+        return since, said - {named}
+
+    def _show(self, job: str, reading: Reading) -> None:
+        if job not in self._shown:
+            labels = reading.labels
+            self._shown[job] = Job(
+                id=job,
+                owner=next(filter(None, (labels.get(key, "") for key in _OWNER)), ""),
+                team=next(filter(None, (labels.get(key, "") for key in _TEAM)), ""),
+                gpu_model=reading.model,
+            )
+
+    def _standing(self, known: _Known) -> str:
+        if known.as_of_ms is None:
+            return "nothing is known of who runs where but what labels say"
+        age = Duration(max(0, self._now_ms - known.as_of_ms) // 1000 * 1000)
+        keep = Duration(known.scheduler.keep_ms)
+        if known.fresh(self._now_ms):
+            return f"its answer of {age} ago counts until it is {keep} old"
+        return f"its answer of {age} ago counts no longer"
+
+    def _forget(self, now_ms: int) -> None:
+        """Drop GPUs that are no longer seen, and runs that nobody continues any more."""
+        for entity in [
+            key for key, seen in self._seen.items() if now_ms - seen.time_ms > _REMEMBER_MS
+        ]:
+            del self._seen[entity]
+        for id in [
+            id
+            for id, run in self._runs.items()
+            if run.end_ms is not None and now_ms - run.end_ms > _RUNS_MS
+        ]:
+            del self._runs[id]
+            self._lineages.pop(id, None)
+            self._shown.pop(id, None)
+
+
+def _take(known: _Known, roll: Roll, *, now_ms: int) -> None:
+    """File an answer: a hold that it no longer lists ended somewhere since the last one."""
+    holds = {_begun(one): one for one in roll.placements}
+    for key, one in known.holds.items():
+        if key in holds:
+            continue
+        ended = (
+            one
+            if one.end_ms is not None
+            else msgspec.structs.replace(
+                one, end_ms=max(one.start_ms, known.as_of_ms or now_ms)
+            )
+        )
+        if now_ms - (ended.end_ms or now_ms) <= _REMEMBER_MS:
+            holds[key] = ended
+    known.holds = holds
+    known.aliases = roll.aliases
+    known.as_of_ms = now_ms
+
+
+def _begun(placement: Placement) -> Placement:
+    """Return a hold as it was when it began: what it is known by from answer to answer."""
+    return msgspec.structs.replace(placement, end_ms=None)
+
+
+def _same(reading: Reading, before: _Seen) -> bool:
+    return bool(reading.values) and reading.values == before.values
+
+
+def _fleet(readings: Iterable[Reading]) -> Fleet:
+    gpus: dict[str, set[str]] = {}
+    minors: dict[str, int] = {}
+    for reading in readings:
+        gpus.setdefault(host_key(reading.host), set()).add(reading.uuid)
+        minor = minor_of(reading.labels)
+        if minor is not None:
+            minors[reading.uuid] = minor
+    return Fleet(counts={host: len(found) for host, found in gpus.items()}, minors=minors)
