@@ -7,6 +7,7 @@ import msgspec
 
 from detector.config import Config, SourceSettings, secret_of
 from detector.telemetry import exporter
+from detector.telemetry.register import Register
 from detector.telemetry.settings import ExporterSettings
 from detector.telemetry.source import Source
 
@@ -36,6 +37,11 @@ def source(settings: SourceSettings) -> Source:
     match settings:
         case ExporterSettings():
             return exporter.build(settings, secret=secret)
+
+
+def register_of(config: Config) -> Register:
+    """Return who says whose each reading is."""
+    return Register((), config.collect, cluster=config.cluster)
 
 
 def _secret(name: str, settings: msgspec.Struct, key: str) -> str:

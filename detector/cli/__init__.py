@@ -25,6 +25,7 @@ _VERBS = {
     "serve": _Verb(
         "serve", "Watch the fleet: read histories, judge, alert. Runs until stopped."
     ),
+    "collect": _Verb("collect", "Collect counters from exporters, Prometheus, DCGM or NVML."),
     "demo": _Verb("demo", "See it find real regressions, end to end, on this machine."),
     "replay": _Verb("replay", "Run the detector over recordings (CSV, Parquet)."),
     "calibrate": _Verb(

@@ -70,21 +70,17 @@ def _run(config: "Config") -> None:
 
     if not config.sources:
         fail("no [[source]] is configured: there is nothing to collect; see docs/collection.md")
-    watch(config, only="collect")
+    watch(config, only=("collect",))
 
 
 def _round(
     config: "Config", kind: str | None, targets: tuple[str, ...], *, now_ms: int
 ) -> "Round":
+    from detector.sources import register_of
     from detector.telemetry.collector import Collector
-    from detector.telemetry.register import Register, schedulers
 
     sources = _sources(config, kind, targets)
-    register = Register(
-        schedulers(config.slurm, config.kubernetes, config.collect),
-        config.collect,
-        cluster=config.cluster,
-    )
+    register = register_of(config)
     collector = Collector(sources, register, max_clocks=max_clocks(config), deadline_s=30.0)
     try:
         return collector.round(now_ms)

@@ -223,10 +223,10 @@ class Register:
         else:
             jobs, handover = held.jobs, set(held.handover)
             if not jobs and not handover:
-                return reading if not reading.jobs else replace(reading, jobs=())
+                return msgspec.structs.replace(reading, jobs=()) if reading.jobs else reading
         for job in jobs:
             self._show(job, reading)
-        return replace(reading, jobs=jobs, handover=tuple(sorted(handover)))
+        return msgspec.structs.replace(reading, jobs=jobs, handover=tuple(sorted(handover)))
 
     def _named(self, reading: Reading, aliases: Mapping[str, str]) -> tuple[str, ...]:
         """Return the jobs that a reading's labels name, by their scheduler's own ids."""
