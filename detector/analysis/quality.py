@@ -10,7 +10,6 @@ blank) is never given for the first.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal
 
 from detector.analysis.ofu import MAX_RATIO, GpuTable
@@ -130,7 +129,7 @@ class MaxClocks:
     """
 
     table: GpuTable
-    configured: Mapping[str, float] = MappingProxyType({})
+    configured: Mapping[str, float] = field(default_factory=dict)
 
     def find(
         self, reading: Reading, known: Known | None, observed: tuple[float, int]
