@@ -232,16 +232,16 @@ def _table(found: "Round") -> Iterable[str]:
         for one in judged:
             reading = one.reading
             ofu = "     -" if math.isnan(one.ofu) else f"{one.ofu:6.4f}"
-            clock = reading.values.get("sm_clock_mhz", math.nan)
+            clock = reading.values.get("sm_clock_mhz")
             place = f"{reading.host or '?'}/{reading.index or '?'}"
             instance = f" MIG {reading.instance} {reading.profile}" if reading.instance else ""
             top = f" of {one.max_clock_mhz:g} ({one.max_clock_source})"
             said = f"  {one.quality}" if one.quality != "ok" else ""
             why = f"{said}{': ' if said and one.reason else '  '}{one.reason}".rstrip()
-            yield (
-                f"  {place:<24} {ofu}  tensor {_shown(reading.values.get('tensor_active'))}"
-                f"  clock {clock:g}{top if one.max_clock_source else ''}{instance}{why}"
-            )
+            at = "-" if clock is None else f"{clock:g}"
+            at += top if one.max_clock_source else ""
+            tensor = _shown(reading.values.get("tensor_active"))
+            yield f"  {place:<24} {ofu}  tensor {tensor}  clock {at}{instance}{why}"
     dropped = sum(len(scrape.dropped) for scrape in found.scrapes)
     if dropped:
         yield f"{dropped} values were left out:"
