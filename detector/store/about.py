@@ -86,6 +86,22 @@ def read_job(job: str, fields: Mapping[str, str], note: Note) -> Job:
     )
 
 
+def write_job(job: Job) -> dict[str, str]:
+    """Return a description as :func:`read_job` reads it; what is empty is left out."""
+    fields = dict(job.labels) | {name: getattr(job, name) for name in _PLAIN}
+    if job.start_ms is not None:
+        fields["start"] = str(job.start_ms)
+    if job.lineage:
+        fields["lineage"] = ",".join(job.lineage)
+    if job.roster:
+        fields["gpus"] = msgspec.json.encode(job.roster).decode()
+    return {
+        name: text if name == "gpus" else text[:_LONGEST_TEXT]
+        for name, text in fields.items()
+        if text
+    }
+
+
 def read_event(entry_ms: int, fields: Mapping[str, str]) -> ContextEvent:
     """Return the event of one entry; a time that cannot be read is the entry's own."""
     start = _or_noted(time_ms, fields.get("start", ""), "", _ignored)

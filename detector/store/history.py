@@ -21,7 +21,7 @@ from detector.series import (
     Wanted,
     Window,
 )
-from detector.store.about import read_event, read_job, touching, write_event
+from detector.store.about import read_event, read_job, touching, write_event, write_job
 from detector.store.discovery import Discovery
 from detector.store.entries import (
     EARLIEST_MS,
@@ -194,6 +194,22 @@ class History:
                 self._rejects.add(job, self._keys.about(job), "wrong_type")
             described[job] = self._described(job, reply)
         return described
+
+    def introduce(self, jobs: Iterable[Job]) -> None:
+        """Write who jobs are, before their first sample; what somebody else wrote is kept.
+
+        Raises
+        ------
+        StoreError
+            When the server cannot be used.
+        """
+        commands: list[Command] = []
+        for job in jobs:
+            key = self._keys.about(job.id)
+            fields = write_job(job)
+            commands += [["HSETNX", key, name, text] for name, text in fields.items()]
+            commands += [["EXPIRE", key, self._expire_s]] if fields else []
+        self._server.pipeline(commands)
 
     def undescribed(self, job: str) -> tuple[str, ...]:
         """Return what of a job's description cannot be used, "<field>: <why>" each."""

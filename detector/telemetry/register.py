@@ -5,6 +5,8 @@ knows what no label says: when a job began and ended to the second, who it belon
 earlier run it continues, and on a fleet without labels which job it is at all.
 """
 
+import os
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,10 +15,13 @@ import msgspec
 from detector.fleet import Fleet, Job, Placement, Placements, host_key
 from detector.reading import Reading, Scrape
 from detector.series import ContextEvent, Duration, Interval
+from detector.telemetry.hpc import HpcDirectory
 from detector.telemetry.identity import IdentitySettings, job_of, minor_of, pod_of
 from detector.telemetry.identity import scheduler_job_of as scheduled
+from detector.telemetry.kubernetes import Kubernetes, KubernetesSettings
 from detector.telemetry.runs import lineage
 from detector.telemetry.scheduler import Roll, Run, Scheduler, SchedulerError
+from detector.telemetry.slurm import Slurm, SlurmSettings
 
 # Values that nobody renewed for so long are taken as of now. Chosen: twice the interval at
 # which dcgm-exporter collects unless it is told otherwise.
@@ -230,12 +235,14 @@ class Register:
 
     def _named(self, reading: Reading, aliases: Mapping[str, str]) -> tuple[str, ...]:
         """Return the jobs that a reading's labels name, by their scheduler's own ids."""
-        labels = reading.labels
-        names = {*reading.jobs, job_of(labels, self._identity)} - {""}
-        pod = "" if scheduled(labels, self._identity) else aliases.get(pod_of(labels), "")
-        if pod:
-            return (pod,)
-        return tuple(sorted({aliases.get(name, name) for name in names}))
+        found = set(reading.jobs)
+        for labels in (reading.labels, *reading.sharing):
+            # A pod's owners say more surely than its labels which job it is of.
+            name = scheduled(labels, self._identity)
+            pod = "" if name else aliases.get(pod_of(labels), "")
+            name = name or pod or job_of(labels, self._identity)
+            found |= {aliases.get(name, name)} - {""}
+        return tuple(sorted(found))
 
     def _remember(
         self, reading: Reading, named: tuple[str, ...], before: _Seen | None
@@ -332,3 +339,22 @@ def _fleet(readings: Iterable[Reading]) -> Fleet:
         if minor is not None:
             minors[reading.uuid] = minor
     return Fleet(counts={host: len(found) for host, found in gpus.items()}, minors=minors)
+
+
+def schedulers(
+    slurm: SlurmSettings,
+    kubernetes: KubernetesSettings,
+    identity: IdentitySettings,
+    *,
+    cluster: str = "",
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[Scheduler, ...]:
+    """Return those who are to be asked, as their tables of config.toml say."""
+    found: list[Scheduler] = []
+    if identity.hpc_directory:
+        found.append(HpcDirectory(identity.hpc_directory, host=socket.gethostname()))
+    if slurm.via:
+        found.append(Slurm(slurm, cluster=cluster, environ=environ))
+    if kubernetes.url:
+        found.append(Kubernetes(kubernetes, cluster=cluster, environ=environ))
+    return tuple(found)

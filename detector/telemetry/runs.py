@@ -26,8 +26,9 @@ def lineage(run: Run, others: Iterable[Run]) -> tuple[str, ...]:
         reverse=True,
     )
     found: list[str] = []
-    for one, before in zip(earlier, [*earlier[1:], None], strict=True):
-        if before is not None and (before.end_ms or 0) > _began(one):
+    for place, one in enumerate(earlier):
+        before = earlier[place + 1 : place + 2]
+        if before and (before[0].end_ms or 0) > _began(one):
             break
         found.append(one.job.id)
     return tuple(found[:_MOST])

@@ -1,0 +1,314 @@
+"""Whose a reading is, by labels and schedulers together, and what changes of hands do."""
+
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detector.fleet import Job, Placement
+from detector.reading import Reading, Scrape
+from detector.telemetry.hpc import HpcDirectory
+from detector.telemetry.identity import IdentitySettings
+from detector.telemetry.kubernetes import KubernetesSettings
+from detector.telemetry.register import Register, schedulers
+from detector.telemetry.runs import lineage
+from detector.telemetry.scheduler import Roll, Run, SchedulerError
+from detector.telemetry.slurm import Slurm, SlurmSettings
+from tests.telemetry.slurm_forms import document, ended, job
+
+T = 1_700_000_000_000
+S = 1_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Told:
+    """A scheduler that says what it is told to say, or nothing."""
+
+    name: str = "slurm"
+    every_ms: int = 10 * S
+    keep_ms: int = 600 * S
+    roll: Roll | None = None
+    before: tuple[Run, ...] = ()
+    looks: int = field(default=0)
+
+    def look(self, now_ms: int) -> Roll:
+        self.looks += 1
+        if self.roll is None:
+            msg = "squeue failed: Unable to contact slurm controller"
+            raise SchedulerError(msg)
+        return self.roll
+
+    def past(self, now_ms: int) -> tuple[Run, ...]:
+        return self.before
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def reading(
+    at: int, value: float = 0.0, *, uuid: str = "GPU-0", index: str = "0", **labels: str
+) -> Reading:
+    return Reading(
+        uuid=uuid,
+        host="n1",
+        index=index,
+        time_ms=T + at * S,
+        values={"tensor_active": value or at / 1000 + 0.1},
+        labels=labels,
+    )
+
+
+def whose(register: Register, *readings: Reading) -> list[tuple[str, ...]]:
+    (scrape,) = register.identify([Scrape(target="n1", asked_ms=0, readings=readings)])
+    for one in scrape.readings:
+        assert not (one.jobs and one.handover)
+    return [one.jobs or tuple(f"-{job}" for job in one.handover) for one in scrape.readings]
+
+
+def on(job: str, start: int, end: int | None = None) -> Placement:
+    until = None if end is None else T + end * S
+    return Placement(job=job, host="n1", gpus=1, start_ms=T + start * S, end_ms=until)
+
+
+def test_a_label_that_changes_between_two_scrapes_makes_the_interval_nobodys() -> None:
+    register = Register()
+    told = [
+        whose(register, reading(at, hpc_job=job))[0]
+        for at, job in ((0, "a"), (10, "a"), (20, "b"), (30, "b"), (40, ""), (50, "b"))
+    ]
+    assert told == [("a",), ("a",), ("-a", "-b"), ("b",), ("-b",), ("-b",)]
+
+
+def test_a_counter_collected_less_often_than_scraped_is_nobodys_until_it_is_renewed() -> None:
+    register = Register()
+    scrapes = [(0, 0.1, "a"), (10, 0.1, "a"), (20, 0.1, "b"), (30, 0.2, "b"), (40, 0.2, "b"),
+               (60, 0.3, "b")]  # fmt: skip
+    told = [whose(register, reading(at, value, hpc_job=job))[0] for at, value, job in scrapes]
+    assert told[:2] == [("a",), ("a",)]
+    # Collected at 30, it is a mean of the time since 0, in which it was a's as well.
+    assert told[2:4] == [("-a", "-b")] * 2
+    assert told[-1] == ("b",)
+
+
+def test_slurm_knows_of_a_change_of_hands_that_no_label_shows() -> None:
+    slurm = Told(roll=Roll(placements=(on("a", -100, 14), on("b", 16))))
+    register = Register([slurm])
+    register.refresh(T + 21 * S)
+    told = [whose(register, reading(at))[0] for at in (0, 10, 20, 30)]
+    assert told == [("a",), ("a",), ("-a", "-b"), ("b",)]
+
+
+def test_a_job_that_left_the_list_ended_somewhere_since_the_last_look() -> None:
+    slurm = Told(roll=Roll(placements=(on("a", -100),)))
+    register = Register([slurm])
+    register.refresh(T + 1 * S)
+    told = [whose(register, reading(1))[0]]
+    slurm.roll = Roll()
+    register.refresh(T + 11 * S)
+    told += [whose(register, reading(at))[0] for at in (11, 21)]
+    assert told == [("a",), (), ()]
+
+
+def test_labels_win_over_what_a_scheduler_says_of_the_host() -> None:
+    register = Register([Told(roll=Roll(placements=(on("a", -100),), aliases={"7_1": "9"}))])
+    register.refresh(T)
+    assert whose(register, reading(0, hpc_job="7_1")) == [("9",)]
+
+
+def test_several_jobs_of_one_gpu_are_all_told() -> None:
+    shared = reading(0, hpc_job="a")
+    shared = Reading(**{
+        name: getattr(shared, name) for name in ("uuid", "host", "time_ms", "values", "labels")
+    } | {"sharing": ({"hpc_job": "b"},)})  # fmt: skip
+    assert whose(Register(), shared) == [("a", "b")]
+
+
+def test_the_last_answer_counts_for_a_while_with_its_age_and_then_no_longer() -> None:
+    slurm = Told(roll=Roll(placements=(on("a", -100),)), keep_ms=60 * S)
+    register = Register([slurm])
+    register.refresh(T)
+    slurm.roll = None
+    register.refresh(T + 50 * S)
+    assert list(register.troubles) == [
+        "slurm: squeue failed: Unable to contact slurm controller; its answer of 50s ago "
+        "counts until it is 1m old",
+    ]
+    assert whose(register, reading(50)) == [("a",)]
+    register.refresh(T + 70 * S)
+    assert register.troubles[0].endswith("its answer of 1m10s ago counts no longer")
+    assert whose(register, reading(70)) == [()]
+    slurm.roll = Roll(placements=(on("a", -100),))
+    register.refresh(T + 80 * S)
+    assert not register.troubles
+    assert whose(register, reading(80)) == [("a",)]
+
+
+def test_a_scheduler_is_asked_no_more_often_than_set() -> None:
+    slurm = Told(roll=Roll())
+    register = Register([slurm])
+    for at in range(0, 60, 5):
+        register.refresh(T + at * S)
+    assert slurm.looks == 6
+
+
+def run(
+    id: str, start: int, end: int | None = None, *, serial: str = "0", key: str = "k"
+) -> Run:
+    return Run(
+        job=Job(id=id, name="llama", scheduler="slurm", start_ms=T + start * S),
+        end_ms=None if end is None else T + end * S,
+        key=(key,) if key else (),
+        serial=serial,
+        why="requeued",
+    )
+
+
+def test_a_new_run_continues_the_ones_before_it_latest_first() -> None:
+    slurm = Told(
+        before=(run("1", -500, -400), run("2", -300, -200)), roll=Roll(runs=(run("3", -9),))
+    )
+    register = Register([slurm], cluster="east")
+    register.refresh(T)
+    (told,) = register.describe(["3"])
+    assert told.lineage == ("2", "1")
+    assert (told.name, told.scheduler, told.cluster) == ("llama", "slurm", "east")
+
+
+def test_what_runs_side_by_side_is_no_lineage() -> None:
+    sweep = [run(id, -500, -400) for id in ("1", "2", "3")]
+    assert lineage(run("4", -100), sweep) == ()
+    assert lineage(run("4", -100), [run("3", -300)]) == ()
+    assert lineage(run("4", -100, key=""), [run("3", -300, -200, key="")]) == ()
+    assert lineage(run("4", -100), [run("3", -300, -200, key="other")]) == ()
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 20)), max_size=8), st.randoms())
+def test_the_order_in_which_runs_are_met_says_nothing(
+    spans: Sequence[tuple[int, int]],
+    chance: "st.Random",  # type: ignore[name-defined]
+) -> None:
+    runs = [run(str(k), start, start + long) for k, (start, long) in enumerate(spans)]
+    mixed = list(runs)
+    chance.shuffle(mixed)
+    new = run("new", 120)
+    assert lineage(new, runs) == lineage(new, mixed)
+
+
+def test_a_requeue_under_the_same_id_is_announced_as_a_restart() -> None:
+    slurm = Told(roll=Roll(runs=(run("3", -900),)))
+    register = Register([slurm])
+    register.refresh(T)
+    slurm.roll = Roll()  # it waits in the queue again
+    register.refresh(T + 10 * S)
+    assert register.restarts() == ()
+    slurm.roll = Roll(runs=(run("3", 15, serial="1"),))
+    register.refresh(T + 20 * S)
+    ((job, event),) = register.restarts()
+    assert (job, event.kind, event.span.start_ms) == ("3", "restart", T + 15 * S)
+    assert event.note == "requeued by slurm"
+    assert register.restarts() == ()
+    assert register.describe(["3"])[0].lineage == ()
+
+
+def test_a_job_that_only_labels_tell_is_described_by_them() -> None:
+    register = Register(cluster="east")
+    (scrape,) = register.identify([
+        Scrape(target="n1", asked_ms=0, readings=(
+            Reading(uuid="G", model="AMD MI300X", time_ms=T,
+                    labels={"job_id": "7", "job_user": "ann", "namespace": "nlp"}),
+        ))
+    ])  # fmt: skip
+    assert scrape.readings[0].jobs == ("7",)
+    (told,) = register.describe(["7"])
+    assert (told.owner, told.team, told.gpu_model) == ("ann", "nlp", "AMD MI300X")
+    assert (told.cluster, told.lineage) == ("east", ())
+
+
+def test_the_hpc_mapping_says_which_job_has_which_gpu(tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("48213\n")
+    (tmp_path / "1").write_text("48214\n\n48215 \n")
+    (tmp_path / "2.7").write_text("48216\n")
+    (tmp_path / "notes").write_text("nothing\n")
+    for file in tmp_path.iterdir():
+        os.utime(file, (T / 1000 - 100, T / 1000 - 100))
+    register = Register([HpcDirectory(str(tmp_path), host="n1.example.org")])
+    register.refresh(T)
+    seven = Reading(uuid="GPU-2", instance="7", host="n1", index="2", time_ms=T)
+    told = whose(
+        register,
+        reading(0),
+        reading(0, uuid="GPU-1", index="1"),
+        seven,
+        reading(0, uuid="GPU-3", index="3"),
+    )
+    assert told == [("48213",), ("48214", "48215"), ("48216",), ()]
+    (tmp_path / "0").write_text("48217\n")
+    os.utime(tmp_path / "0", (T / 1000 + 6, T / 1000 + 6))
+    register.refresh(T + 10 * S)
+    assert whose(register, reading(10)) == [("-48217",)]
+    register.refresh(T + 20 * S)
+    assert whose(register, reading(20)) == [("48217",)]
+
+
+def test_a_mapping_that_is_not_there_says_what_to_do(tmp_path: Path) -> None:
+    register = Register([HpcDirectory(str(tmp_path / "none"), host="n1")])
+    register.refresh(T)
+    assert "let the prolog make it" in register.troubles[0]
+    assert "but what labels say" in register.troubles[0]
+
+
+def test_gpus_that_slurm_hands_over_between_two_scrapes_are_counted_for_neither(
+    tmp_path: Path,
+) -> None:
+    """A node of eight GPUs goes from job to job; squeue and sacct are real processes."""
+    at = T // 1000
+    first = {"job_id": 71, "name": "bert", "start_time": at - 900}
+    queue = [job("25.11", **first)]
+
+    def write(jobs: Sequence[Mapping[str, object]]) -> None:
+        (tmp_path / "squeue.json").write_text(json.dumps(document("25.11", *map(dict, jobs))))
+
+    past = {"jobs": [ended(70, start=at - 9_000, end=at - 1_000, name="bert")], "errors": []}
+    (tmp_path / "sacct.json").write_text(json.dumps(past))
+    for name in ("squeue", "sacct"):
+        script = tmp_path / name
+        script.write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.json\n")
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    settings = SlurmSettings(
+        via="squeue", squeue=str(tmp_path / "squeue"), sacct=str(tmp_path / "sacct")
+    )
+    register = Register([Slurm(settings)], IdentitySettings())
+    told: list[set[tuple[str, ...]]] = []
+    for now in (0, 10, 20, 30):
+        if now == 20:
+            over = {"job_state": ["COMPLETED"], "end_time": at + 14}
+            queue = [
+                job("25.11", **first | over),
+                job("25.11", job_id=72, name="llama", start_time=at + 16),
+            ]
+        write(queue)
+        readings = [reading(now, uuid=f"GPU-{k}", index=str(k)) for k in range(8)]
+        register.refresh(T + now * S)
+        told.append(set(whose(register, *readings)))
+    assert not register.troubles
+    assert told == [{("71",)}, {("71",)}, {("-71", "-72")}, {("72",)}]
+    bert, llama = register.describe(["71", "72"])
+    assert (bert.lineage, llama.lineage) == (("70",), ())
+    assert (bert.owner, bert.team, bert.cluster) == ("ann", "nlp", "east")
+
+
+def test_who_is_asked_is_what_the_configuration_says(tmp_path: Path) -> None:
+    none = schedulers(SlurmSettings(), KubernetesSettings(), IdentitySettings())
+    assert none == ()
+    every = schedulers(
+        SlurmSettings(via="squeue"),
+        KubernetesSettings(url="https://k8s:6443"),
+        IdentitySettings(hpc_directory=str(tmp_path)),
+    )
+    assert [one.name for one in every] == ["hpc", "slurm", "kubernetes"]
+    Register(every).close()
