@@ -25,6 +25,7 @@ from detector.series import Duration
 from detector.store.connection import RedisSettings
 from detector.store.settings import HistorySettings, InboxSettings
 from detector.tables import ContentErrors, Problem, Table, read, shipped
+from detector.telemetry.scheduler_settings import KubernetesSettings, SlurmSettings
 from detector.telemetry.settings import CollectSettings, ExporterSettings
 from detector.web.settings import WebSettings
 
@@ -99,6 +100,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     incidents: Policy = Policy()
     delivery: DispatchSettings = DispatchSettings()
     collect: CollectSettings = CollectSettings()
+    slurm: SlurmSettings = SlurmSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
     web: WebSettings = WebSettings()
     log: LogSettings = LogSettings()
     sources: tuple[SourceSettings, ...] = msgspec.field(default=(), name="source")
@@ -243,7 +246,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 def _inline_secrets(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Find secrets that stand in the file; each is taken out, to be complained of once."""
-    tables = [(name, content.get(name)) for name in ("redis", "web")]
+    tables = [(name, content.get(name)) for name in ("redis", "web", "slurm", "kubernetes")]
     for kind in ("receiver", "source"):
         listed = content.get(kind)
         for k, entry in enumerate(listed if isinstance(listed, list) else ()):
@@ -337,6 +340,8 @@ def _absolute(config: Config, folder: Path) -> Config:
         receivers=receivers,
         redis=redis,
         web=_files(config.web, folder),
+        slurm=_files(config.slurm, folder),
+        kubernetes=_files(config.kubernetes, folder),
         sources=tuple(_files(source, folder) for source in config.sources),
     )
 

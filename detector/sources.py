@@ -7,7 +7,7 @@ import msgspec
 
 from detector.config import Config, SourceSettings, secret_of
 from detector.telemetry import exporter
-from detector.telemetry.register import Register
+from detector.telemetry.register import Register, schedulers
 from detector.telemetry.settings import ExporterSettings
 from detector.telemetry.source import Source
 
@@ -41,7 +41,8 @@ def source(settings: SourceSettings) -> Source:
 
 def register_of(config: Config) -> Register:
     """Return who says whose each reading is."""
-    return Register((), config.collect, cluster=config.cluster)
+    asked = schedulers(config.slurm, config.kubernetes, config.collect, cluster=config.cluster)
+    return Register(asked, config.collect, cluster=config.cluster)
 
 
 def _secret(name: str, settings: msgspec.Struct, key: str) -> str:

@@ -83,6 +83,9 @@ class Known:
     ----------
     changed_ms
         Since when its values are what they are.
+    jobs
+        Whose it was; None where the reading itself said that it changed hands: its successor is
+        the new tenant's then, and no change.
     complete
         Whether it has ever had all that OFU needs.
     given
@@ -93,7 +96,7 @@ class Known:
     seen_ms: int
     changed_ms: int
     values: Mapping[str, float]
-    jobs: tuple[str, ...]
+    jobs: tuple[str, ...] | None
     complete: bool
     given: bool
     reported_mhz: float
@@ -250,7 +253,8 @@ def _against(
 ) -> tuple[Quality, str]:
     """Return the verdict by what was read before."""
     given = before.given and _is_repeat(reading, before)
-    if reading.handover or reading.jobs != before.jobs or given:
+    other = before.jobs is not None and reading.jobs != before.jobs
+    if reading.handover or other or given:
         now = ", ".join(reading.handover or reading.jobs) or "nobody"
         return "handover", f"changed hands within the interval, now {now}"
     if reading.own_clock and reading.time_ms < before.time_ms:
@@ -319,7 +323,7 @@ def _remembered(one: Judged, before: Known | None, *, now_ms: int) -> Known:
         seen_ms=now_ms,
         changed_ms=before.changed_ms if before is not None and unchanged else reading.time_ms,
         values=reading.values,
-        jobs=reading.jobs,
+        jobs=None if reading.handover else reading.jobs,
         given=one.quality == "handover",
         complete=complete or (before is not None and before.complete),
         reported_mhz=reported,

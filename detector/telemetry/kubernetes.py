@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from detector.fleet import Job, Placement
-from detector.series import Duration
 from detector.telemetry.pods import (
     began,
     controller,
@@ -25,6 +24,7 @@ from detector.telemetry.pods import (
 )
 from detector.telemetry.rest import Rest, secret
 from detector.telemetry.scheduler import Roll, Run, SchedulerError
+from detector.telemetry.scheduler_settings import KubernetesSettings
 
 # Where a pod finds its own credentials.
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -48,51 +48,6 @@ _NAMED = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name",
 _OWNER = ("owner", "user", "app.kubernetes.io/created-by")
 _TEAM = ("team", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
-
-
-class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The table ``[kubernetes]``: how it is learnt which job a pod is of.
-
-    Attributes
-    ----------
-    url
-        ``in-cluster`` in a pod with a service account, the API server's ``https://...``, or ""
-        for not at all.
-    token_file
-        File with a bearer token, read anew at each question; "" in a cluster is the pod's own.
-    ca_file
-        Certificates to trust; "" in a cluster is the pod's own, elsewhere the system's.
-    namespace
-        One namespace, where the account may read no other; "" for all.
-    resources
-        What a pod asks for when it has GPUs: all resources that begin so.
-    interval, timeout, keep
-        How often the pods are listed, how long one answer may take, and how long the last list
-        counts when there is no new one.
-    """
-
-    url: str = ""
-    token_file: str = ""
-    ca_file: str = ""
-    namespace: str = ""
-    resources: tuple[str, ...] = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu")
-    # chosen: pods live for hours, and say themselves when they began
-    interval: Duration = Duration.parse("15s")
-    timeout: Duration = Duration.parse("8s")
-    # chosen: as Slurm's
-    keep: Duration = Duration.parse("10m")
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be asked."""
-        if self.url not in ("", "in-cluster") and not self.url.startswith(
-            ("https://", "http://")
-        ):
-            msg = f'url must be "in-cluster" or https://host:6443, not {self.url!r}'
-            raise ValueError(msg)
-        for name, least in (("interval", 1_000), ("timeout", 100), ("keep", 1_000)):
-            if getattr(self, name) < least:
-                msg = f"{name} must be at least {Duration(least)}, not {getattr(self, name)}"
-                raise ValueError(msg)
 
 
 class Kubernetes:

@@ -18,10 +18,11 @@ from detector.series import ContextEvent, Duration, Interval
 from detector.telemetry.hpc import HpcDirectory
 from detector.telemetry.identity import IdentitySettings, job_of, minor_of, pod_of
 from detector.telemetry.identity import scheduler_job_of as scheduled
-from detector.telemetry.kubernetes import Kubernetes, KubernetesSettings
+from detector.telemetry.kubernetes import Kubernetes
 from detector.telemetry.runs import lineage
 from detector.telemetry.scheduler import Roll, Run, Scheduler, SchedulerError
-from detector.telemetry.slurm import Slurm, SlurmSettings
+from detector.telemetry.scheduler_settings import KubernetesSettings, SlurmSettings
+from detector.telemetry.slurm import Slurm
 
 # Values that nobody renewed for so long are taken as of now. Chosen: twice the interval at
 # which dcgm-exporter collects unless it is told otherwise.

@@ -13,13 +13,14 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from detector.series import Duration, iso
+from detector.series import iso
 from detector.telemetry.rest import Rest, secret
 from detector.telemetry.scheduler import Roll, Run, SchedulerError
+from detector.telemetry.scheduler_settings import SlurmSettings
 from detector.telemetry.slurm_json import read_jobs, read_past, text
 
 # Every state but those that wait: they are most of a queue, and have no GPUs. All are known
@@ -35,70 +36,6 @@ _TOLD = 300  # characters of an error that are shown
 
 # slurmrestd's versions from Slurm 21.08 on, newest first; each release serves three or more.
 _VERSIONS = tuple(f"v0.0.{number}" for number in range(46, 35, -1))
-
-
-class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The table ``[slurm]``: how it is learnt which job has which GPUs.
-
-    Attributes
-    ----------
-    via
-        ``squeue`` (the command, on this host), ``slurmrestd`` (HTTP), or "" for not at all.
-    squeue, sacct
-        The commands, by path where they are not on PATH; ``sacct`` may be "" where there is no
-        accounting: then runs that ended before this process began are continued by none.
-    url
-        Where slurmrestd is: ``http://``, ``https://`` or ``unix:///run/slurmrestd.socket``.
-    version
-        Its interface, such as ``v0.0.42``; "" finds the newest that it serves.
-    user
-        Whom the token is of, where it is no token for one user (``X-SLURM-USER-NAME``).
-    token_file, token_env
-        Where the JSON Web Token is (``scontrol token``), read anew at each question.
-    ca_file
-        Certificates to trust for https instead of the system's.
-    interval
-        How often it is asked. As often as counters are read, a change of hands between two
-        readings is known at once; a longer one spares a busy controller.
-    timeout
-        How long one answer may take.
-    keep
-        How long the last answer counts when there is no new one.
-    past
-        How far back runs are looked for that a new one may continue.
-    """
-
-    via: Literal["", "squeue", "slurmrestd"] = ""
-    squeue: str = "squeue"
-    sacct: str = "sacct"
-    url: str = ""
-    version: str = ""
-    user: str = ""
-    token_file: str = ""
-    token_env: str = ""
-    ca_file: str = ""
-    interval: Duration = Duration.parse("10s")
-    # chosen: a busy controller answers in a second or two; a slow one must not stop readings
-    timeout: Duration = Duration.parse("8s")
-    # chosen: a controller restarts in minutes, and jobs last longer; later a guess is worse
-    keep: Duration = Duration.parse("10m")
-    # chosen: a job that died on a Friday is continued on a Monday
-    past: Duration = Duration.parse("3d")
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be asked."""
-        if self.via == "slurmrestd" and not self.url.startswith(
-            ("http://", "https://", "unix:///")
-        ):
-            msg = (
-                "url must say where slurmrestd is: http://host:6820, https://host:6820 or "
-                f"unix:///run/slurmrestd.socket, not {self.url!r}"
-            )
-            raise ValueError(msg)
-        for name, least in (("interval", 1_000), ("timeout", 100), ("keep", 1_000)):
-            if getattr(self, name) < least:
-                msg = f"{name} must be at least {Duration(least)}, not {getattr(self, name)}"
-                raise ValueError(msg)
 
 
 class Slurm:

@@ -6,9 +6,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from detector.telemetry.kubernetes import Kubernetes, KubernetesSettings
+from detector.telemetry.kubernetes import Kubernetes
 from detector.telemetry.register import Register
 from detector.telemetry.scheduler import SchedulerError
+from detector.telemetry.scheduler_settings import KubernetesSettings
 from tests.telemetry.api import Asked, Reply, serving
 
 NOW = 1_700_000_000_000  # 2023-11-14T22:13:20Z

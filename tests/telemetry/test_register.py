@@ -7,18 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detector.analysis.aggregate import parts
+from detector.analysis.ofu import GpuTable
+from detector.analysis.quality import NOTHING, MaxClocks, judge
 from detector.fleet import Job, Placement
 from detector.reading import Reading, Scrape
 from detector.telemetry.hpc import HpcDirectory
 from detector.telemetry.identity import IdentitySettings
-from detector.telemetry.kubernetes import KubernetesSettings
 from detector.telemetry.register import Register, schedulers
 from detector.telemetry.runs import lineage
 from detector.telemetry.scheduler import Roll, Run, SchedulerError
-from detector.telemetry.slurm import Slurm, SlurmSettings
+from detector.telemetry.scheduler_settings import KubernetesSettings, SlurmSettings
+from detector.telemetry.slurm import Slurm
 from tests.telemetry.slurm_forms import document, ended, job
 
 T = 1_700_000_000_000
@@ -300,6 +304,22 @@ def test_gpus_that_slurm_hands_over_between_two_scrapes_are_counted_for_neither(
     bert, llama = register.describe(["71", "72"])
     assert (bert.lineage, llama.lineage) == (("70",), ())
     assert (bert.owner, bert.team, bert.cluster) == ("ann", "nlp", "east")
+
+
+def test_a_change_of_hands_costs_one_interval_and_is_counted_for_neither() -> None:
+    """From the labels to the parts: what reaches the histories of the two jobs."""
+    register, memory, counted = Register(), NOTHING, []
+    clocks = MaxClocks(table=GpuTable(sources={}, gpu=()))
+    for at, name, tensor in ((0, "a", 0.5), (10, "a", 0.51), (20, "b", 0.3), (30, "b", 0.6)):
+        values = {"tensor_active": tensor, "sm_clock_mhz": 1000.0, "max_sm_clock_mhz": 2000.0}
+        one = msgspec.structs.replace(reading(at, hpc_job=name), values=values)
+        now = T + at * S
+        scrapes = register.identify([Scrape(target="n1", asked_ms=now, readings=(one,))])
+        judged, memory = judge(memory, scrapes, now_ms=now, max_clocks=clocks)
+        counted.append(
+            [(part.job, part.ofu) for part in parts(judged, time_ms=now) if part.gpus]
+        )
+    assert counted == [[("a", 0.25)], [("a", 0.255)], [], [("b", 0.3)]]
 
 
 def test_who_is_asked_is_what_the_configuration_says(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from detector.series import Duration
 from detector.telemetry.scheduler import SchedulerError
-from detector.telemetry.slurm import Slurm, SlurmSettings
+from detector.telemetry.scheduler_settings import SlurmSettings
+from detector.telemetry.slurm import Slurm
 from tests.telemetry.api import Asked, Reply, serving
 from tests.telemetry.slurm_forms import GENERATIONS, document, ended, job
 
