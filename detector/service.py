@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -28,6 +28,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from detector import log
 from detector.analysis.judge import Content
+from detector.collection import Collection
 from detector.config import Config, secret
 from detector.incident.incident import Transition
 from detector.incident.ledger import SHARDS
@@ -45,9 +46,13 @@ from detector.store.keys import Keys
 from detector.store.lease import Held, Lease
 from detector.store.ledger import Ledger
 from detector.store.outbox import Outbox
+from detector.store.parts import Parts
 from detector.store.timeseries import TimeSeries
 from detector.tick import Report, Settings, run
 from detector.web.app import Web, application
+
+# What the service does, each part in a process of its own if need be.
+PARTS = ("collect", "tick", "notify", "web")
 
 _DELIVER_EVERY_S = 1.0  # chosen: an alert waits at most this long once it is committed
 _SWEEP_EVERY_S = 3600.0  # what is swept is 30 days old
@@ -90,6 +95,8 @@ class Service:
         Wall time, ms.
     lease_ms
         How long the lead outlasts a process that died with it.
+    only
+        Which of :data:`PARTS` this process does; others do the rest on the same Redis.
 
     Raises
     ------
@@ -107,8 +114,9 @@ class Service:
         announce: Callable[[Transition], None] = lambda _: None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         lease_ms: int = _LEASE_MS,
+        only: Sequence[str] = PARTS,
     ) -> None:
-        self._config, self._content = config, content
+        self._config, self._content, self._parts = config, content, frozenset(only)
         self._announce, self._clock, self._lease_ms = announce, clock, lease_ms
         self._log = log.get()
         self._stopping = threading.Event()
@@ -155,11 +163,12 @@ class Service:
             silent=config.tick.silent,
         )
         self._web = self._served(Intake(client, keys))
+        self._collection = self._collecting(Parts(client, keys, reader))
 
     def _served(self, intake: Intake) -> Web | None:
         """Serve HTTP if it is configured; watching goes on where its address is taken."""
         settings = self._config.web
-        if not settings.listen:
+        if not settings.listen or "web" not in self._parts:
             return None
         app = application(intake, token=secret(settings), clock=self._clock)
         try:
@@ -169,6 +178,11 @@ class Service:
             return None
         self._log.info("web_started", address=web.address)
         return web
+
+    def _collecting(self, parts: Parts) -> Collection | None:
+        if not self._config.sources or not self._parts & {"collect"}:
+            return None
+        return Collection(self._config, self._content.gpus, parts, clock=self._clock)
 
     @property
     def web_address(self) -> str:
@@ -205,7 +219,12 @@ class Service:
             "roll": (self.roll, self._config.tick.interval / 1000),
             "sweep": (self.sweep, _SWEEP_EVERY_S),
         }
-        for name in self._dispatchers:
+        if "tick" not in self._parts:
+            jobs = {}
+        if self._collection is not None:
+            interval_s = self._config.collect.interval / 1000
+            jobs["collect"] = (self._collection.run, interval_s)
+        for name in self._dispatchers if "notify" in self._parts else ():
             jobs[f"deliver:{name}"] = (partial(self.deliver, name), _DELIVER_EVERY_S)
         scheduler = BackgroundScheduler(
             timezone=UTC,
@@ -403,6 +422,8 @@ class Service:
         """Close what was opened; the embedded server ends with its data on disk."""
         if self._web is not None:
             self._web.close()
+        if self._collection is not None:
+            self._collection.close()
         self.store.close()
 
     def _ill(self, part: str, error: OSError) -> None:

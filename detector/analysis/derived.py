@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from detector.analysis.ofu import ClockRatio, GpuModel, clock_ratio, precision_named
 from detector.series import FloatArray
@@ -17,8 +18,9 @@ def derived(
 ) -> dict[str, FloatArray]:
     """Return the derived metrics that ``fields`` allow, by catalogue name.
 
-    ``valid`` is 1 where the entry carries a usable OFU and 0 where it does not. ``mfu_ratio``
-    is the reported MFU over the MFU that OFU implies, ``mfu / (ofu * clock_ratio)``.
+    ``valid`` is 1 where the entry carries a usable OFU and 0 where it does not; NaN where it is
+    the job's own report, which has none. ``mfu_ratio`` is the reported MFU over
+    the MFU that OFU implies, ``mfu / (ofu * clock_ratio)``.
 
     Parameters
     ----------
@@ -29,11 +31,23 @@ def derived(
         one a sample; 1 where the GPU or the precision is unknown.
     """
     ofu = fields["ofu"]
-    out = {"valid": np.isfinite(ofu).astype(np.float64)}
+    out = {"valid": np.where(_reports(fields), np.nan, np.isfinite(ofu))}
     if "mfu" in fields:
         implied = np.where(ofu >= _LEAST_OFU, ofu * clock_ratio, np.nan)
         out["mfu_ratio"] = fields["mfu"] / implied
     return out
+
+
+def _reports(fields: Mapping[str, FloatArray]) -> npt.NDArray[np.bool_]:
+    """Where entries are a job's own report: no OFU, and nobody counted GPUs."""
+    none = np.isnan(fields["ofu"])
+    if "gpus" in fields:
+        none = none & np.isnan(fields["gpus"])
+    said = np.zeros_like(none)
+    for name in ("tokens", "mfu"):
+        if name in fields:
+            said |= np.isfinite(fields[name])
+    return none & said
 
 
 def clock_correction(gpu: GpuModel | None, precision: str) -> float:

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from detector.cli import EXIT_PROBLEM, fail
-from detector.cli.opening import config_option, read_config, refused
+from detector.cli.opening import config_option, config_path, read_config, refused
 
 if TYPE_CHECKING:
     from detector.analysis.quality import Judged
@@ -49,7 +49,7 @@ def command(
     if not once:
         if kind or targets or as_json:
             fail("--source, --target and --json go with --once; sources are in config.toml")
-        _run(config)
+        _run(config, config_path(config_file).absolute())
         return
     now_ms = time.time_ns() // 1_000_000
     try:
@@ -65,12 +65,12 @@ def command(
         raise SystemExit(EXIT_PROBLEM)
 
 
-def _run(config: "Config") -> None:
+def _run(config: "Config", file: Path) -> None:
     from detector.cli.serve import watch
 
     if not config.sources:
         fail("no [[source]] is configured: there is nothing to collect; see docs/collection.md")
-    watch(config, only=("collect",))
+    watch(config, file=file, only=("collect",))
 
 
 def _round(
@@ -246,9 +246,10 @@ def _table(found: "Round") -> Iterable[str]:
     if dropped:
         yield f"{dropped} values were left out:"
         for scrape in found.scrapes:
-            for one in scrape.dropped[:20]:
-                where = f"line {one.line}: " if one.line else ""
-                yield f"  {scrape.target}: {where}{one.metric} {one.raw[:30]!a}: {one.reason}"
+            for lost in scrape.dropped[:20]:
+                where = f"line {lost.line}: " if lost.line else ""
+                what = f"{lost.metric} {lost.raw[:30]!a}: {lost.reason}"
+                yield f"  {scrape.target}: {where}{what}"
             if len(scrape.dropped) > 20:
                 yield f"  {scrape.target}: and {len(scrape.dropped) - 20} more"
 

@@ -17,21 +17,38 @@ from detector.cli.opening import (
 )
 
 if TYPE_CHECKING:
+    from detector.config import Config
     from detector.incident.incident import Transition
+
+
+_PARTS = ("collect", "tick", "notify", "web")
 
 
 @click.command()
 @config_option
-def command(config_file: Path | None) -> None:
-    """Watch the fleet: read histories, judge, alert. Runs until SIGINT or SIGTERM."""
+@click.option(
+    "--only",
+    "only",
+    type=click.Choice(_PARTS),
+    multiple=True,
+    help="Do this part alone, and others in other processes. Repeatable.",
+)
+def command(config_file: Path | None, only: tuple[str, ...]) -> None:
+    """Watch the fleet: collect, judge, alert. Runs until SIGINT or SIGTERM."""
+    config = read_config(config_file)
+    watch(config, file=config_path(config_file).absolute(), only=only or _PARTS)
+
+
+def watch(config: "Config", *, file: Path, only: tuple[str, ...]) -> None:
+    """Run the service, or a part of it, until it is told to stop."""
     from detector import log
     from detector.receivers import doubts
     from detector.service import Service
     from detector.store.errors import StoreError
     from detector.store.keys import Keys
     from detector.tables import ContentErrors
+    from detector.telemetry.source import SourceError
 
-    config = read_config(config_file)
     content = read_content(config.content.models, config.content.rules)
     log.configure(config.log)
 
@@ -39,11 +56,13 @@ def command(config_file: Path | None) -> None:
         _print(transition, permalink_base=config.permalink_base)
 
     try:
-        service = Service(config, content, announce=announce)
+        service = Service(config, content, announce=announce, only=only)
     except StoreError as error:
         fail(str(error), code=EXIT_UNAVAILABLE)
     except ContentErrors as errors:
         refused(errors)
+    except SourceError as error:
+        fail(str(error))
 
     def end(signum: int, frame: FrameType | None) -> None:
         del frame
@@ -54,7 +73,7 @@ def command(config_file: Path | None) -> None:
     signal.signal(signal.SIGTERM, end)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, end)  # the terminal was closed; nohup ignores it
-    log.get().info("configuration_read", file=str(config_path(config_file).absolute()))
+    log.get().info("configuration_read", file=str(file))
     for doubt in doubts(config):
         log.get().warning("configuration_doubtful", reason=doubt)
     if service.store.server is not None:

@@ -100,7 +100,8 @@ def decode(ids: Sequence[bytes], flats: Sequence[list[bytes]]) -> Decoded:
     faults: list[Fault] = []
     for names, rows in _by_shape(flats).items():
         if b"v" not in names:
-            faults += [Fault(row, "no_value", safe(b" ".join(names))) for row in rows]
+            silent = [row for row in rows if not _says_why(dict(_pairs(flats[row])))]
+            faults += [Fault(row, "no_value", safe(b" ".join(names))) for row in silent]
         # A name that an entry repeats counts with its last text, as in any Redis client.
         for name, place in {name: 2 * at + 1 for at, name in enumerate(names)}.items():
             texts = [flats[row][place] for row in rows]
@@ -169,7 +170,7 @@ def encode(ofu: float, fields: Mapping[str, float]) -> list[str | bytes]:
     ValueError
         When a name of ``fields`` is not in the catalogue.
     """
-    flat: list[str | bytes] = ["v", f"{ofu:.7g}"]
+    flat: list[str | bytes] = ["v", f"{ofu:.7g}"] if isfinite(ofu) else []
     for name, value in fields.items():
         if name not in METRICS:
             msg = f"{name!r} is not in the catalogue of metrics: {', '.join(METRICS)}"
@@ -183,6 +184,19 @@ def safe(value: bytes | str) -> str:
     """Return at most 60 characters of ``value``, safe to print: ASCII, one line."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     return ascii(text[:60])[1:-1]
+
+
+# What a job reports of itself, and no collector: an entry that has it needs no OFU.
+REPORTED = ("tokens", "mfu")
+
+
+def _pairs(flat: list[bytes]) -> zip[tuple[bytes, bytes]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _says_why(given: Mapping[bytes, bytes]) -> bool:
+    """Whether an entry may lack OFU: no GPU was usable, or the job itself reports."""
+    return given.get(b"n") == b"0" or any(name.encode() in given for name in REPORTED)
 
 
 _BY_NAME: dict[bytes, Metric] = {name.encode(): metric for name, metric in FIELDS.items()}

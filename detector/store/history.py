@@ -7,11 +7,12 @@ process reads and rolls up; any number write.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import isfinite, isnan
 
+import msgspec
 import redis
 
-from detector.fleet import Job
+from detector.fleet import Gpu, Job
 from detector.series import (
     Batch,
     ContextEvent,
@@ -26,6 +27,7 @@ from detector.store.discovery import Discovery
 from detector.store.entries import (
     EARLIEST_MS,
     REASONS,
+    REPORTED,
     encode,
     pack_all,
     safe,
@@ -58,7 +60,8 @@ class Sample:
     Attributes
     ----------
     ofu
-        Mean over the job's GPUs, 0..1. A scrape without data is not written.
+        Mean over the job's GPUs, 0..1; NaN where no GPU was usable (``gpus`` is 0 then), or
+        where only the job itself reports. Any other scrape without data is not written.
     fields
         Other metrics by their catalogue names; NaN is left out.
     gpus
@@ -70,6 +73,17 @@ class Sample:
     ofu: float
     fields: Mapping[str, float] = field(default_factory=dict)
     gpus: FloatArray | None = None
+
+    @property
+    def meant_without(self) -> bool:
+        """Whether a sample may have no OFU."""
+        reported = any(name in self.fields for name in REPORTED)
+        return isnan(self.ofu) and (self.fields.get("gpus") == 0 or reported)
+
+
+def _gpu(gpu: Gpu) -> dict[str, object]:
+    said = {"uuid": gpu.uuid, "host": gpu.host or None, "index": gpu.index}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 class History:
@@ -241,6 +255,11 @@ class History:
         if isinstance(replies[0], redis.RedisError):
             raise translate(replies[0], self._server.where)
 
+    def enrol(self, job: str, roster: Sequence[Gpu]) -> None:
+        """Write a job's GPUs, in the order of its values."""
+        text = msgspec.json.encode([_gpu(gpu) for gpu in roster])
+        self._server.pipeline([["HSET", self._keys.about(job), "gpus", text]])
+
     def roll(self, jobs: Iterable[str], *, now_ms: int) -> None:
         """Move what is older than ``stream`` into chunks, and drop what is past ``keep``."""
         self._roll.all(jobs, self._increments.delivered, now_ms=now_ms)
@@ -268,9 +287,9 @@ class History:
             self._rejects.add("", entry, "no_job", safe(sample.job))
         elif sample.time_ms < EARLIEST_MS:
             self._rejects.add(sample.job, entry, "not_milliseconds")
-        elif not isfinite(sample.ofu):
+        elif not isfinite(sample.ofu) and not sample.meant_without:
             self._rejects.add(sample.job, entry, "not_a_number", detail)
-        elif not 0 <= sample.ofu <= 1:
+        elif not isnan(sample.ofu) and not 0 <= sample.ofu <= 1:
             self._rejects.add(sample.job, entry, "out_of_range", detail)
         else:
             return True

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 
+import numpy as np
 import redis
 
+from detector.analysis.aggregate import Part, merge
+from detector.fleet import Gpu
 from detector.series import FloatArray
 from detector.store.about import time_ms
-from detector.store.entries import decode, gpu_codes, gpu_values, safe
+from detector.store.entries import REPORTED, decode, gpu_codes, gpu_values, safe
 from detector.store.errors import StoreError
 from detector.store.history import History, Sample
 from detector.store.keys import Keys, is_job
@@ -58,6 +61,34 @@ class _Letter:
     time_ms: int
     fields: dict[str, float]
     gpus: FloatArray | None
+    roster: tuple[Gpu, ...] = ()
+    fresh: bool = True
+
+    @property
+    def reports(self) -> bool:
+        """Whether it is the job's own report, which has no GPUs."""
+        return not self.host and isnan(self.fields["ofu"])
+
+    def part(self) -> Part:
+        """Return it as its host's part; without a count a host weighs as one GPU."""
+        count = self.fields.get("gpus", nan)
+        roster = self.roster if self.gpus is not None else ()
+        values = () if self.gpus is None else tuple(self.gpus.tolist())
+        return Part(
+            job=self.job,
+            host=self.host,
+            time_ms=self.time_ms,
+            ofu=self.fields["ofu"],
+            gpus=1 if isnan(count) else round(count),
+            fields={
+                name: value
+                for name, value in self.fields.items()
+                if name not in ("ofu", "gpus") and not isnan(value)
+            },
+            roster=roster if len(roster) == len(values) else (),
+            gpu_ofu=values if len(roster) == len(values) else (),
+            fresh=self.fresh,
+        )
 
 
 @dataclass(slots=True)
@@ -93,7 +124,7 @@ class Inbox:
         self._position = b"0-0"
         self._slots: dict[tuple[str, int], _Slot] = {}
         self._closed: dict[str, int] = {}
-        self._rosters: dict[str, tuple[int, frozenset[str]]] = {}
+        self._rosters: dict[str, tuple[int, frozenset[str], tuple[Gpu, ...]]] = {}
 
     def drain(self, now_ms: int) -> InboxReport:
         """Read what came, write what is complete, delete what is done with."""
@@ -162,7 +193,7 @@ class Inbox:
             for reason, detail in [*useless, *faults.get(row, ())]:
                 self._refuse(job, entry, reason, detail)
             values = {name: column[row] for name, column in columns.items()}
-            if useless or when is None or isnan(values["ofu"]):
+            if useless or when is None or not _is_usable(values, row in faults):
                 refused.append(entry)
                 continue
             letter = _Letter(
@@ -172,6 +203,8 @@ class Inbox:
                 time_ms=when,
                 fields=values,
                 gpus=self._gpus(job, entry, decoded.packed[row]),
+                roster=_roster(given),
+                fresh=given.get(b"held", b"") != b"1",
             )
             letters.append(letter)
         return letters, refused
@@ -194,13 +227,33 @@ class Inbox:
         samples = []
         done = []
         for letter in letters:
-            if not letter.host:
+            if letter.reports and not self._joins(letter):
+                samples.append(self._alone(letter))
+                done.append(letter.id)
+            elif not letter.host and not letter.reports:
                 samples.append(_sample(letter))
                 done.append(letter.id)
             elif not self._filed(letter):
                 self._refuse(letter.job, letter.id, "late", f"host {safe(letter.host)}")
                 done.append(letter.id)
         return samples, done
+
+    def _joins(self, report: _Letter) -> bool:
+        """Whether hosts report this job too: then its own report goes into their scrape."""
+        start = report.time_ms - report.time_ms % self._settings.scrape
+        hosts = any(job == report.job for job, _ in self._slots) or report.job in self._closed
+        return hosts and start > self._closed.get(report.job, -1)
+
+    def _alone(self, report: _Letter) -> Sample:
+        """Return a report as an entry of its own, behind the newest and before any that comes.
+
+        A stream refuses entries before its last: at its own time a report could cost the job's
+        next OFU its place.
+        """
+        newest = self._history.last_seen(report.job)
+        time_ms = report.time_ms if newest is None else newest + 1
+        fields = {name: value for name, value in report.fields.items() if name in REPORTED}
+        return Sample(job=report.job, time_ms=time_ms, ofu=nan, fields=fields)
 
     def _gpus(self, job: str, entry: bytes, packed: bytes) -> FloatArray | None:
         if len(packed) & 1:
@@ -214,7 +267,9 @@ class Inbox:
         if start <= self._closed.get(letter.job, -1):
             return False
         slot = self._slots.setdefault((letter.job, start), _Slot())
-        slot.parts[letter.host] = letter
+        before = slot.parts.get(letter.host)
+        if before is None or letter.fresh or not before.fresh:
+            slot.parts[letter.host] = letter
         slot.ids.append(letter.id)
         return True
 
@@ -223,7 +278,7 @@ class Inbox:
         self._read_rosters({job for job, _ in self._slots}, now_ms=now_ms)
         latest: dict[str, int] = {}
         for (job, start), slot in self._slots.items():
-            _, hosts = self._rosters[job]
+            _, hosts, _ = self._rosters[job]
             complete = bool(hosts) and hosts <= slot.parts.keys()
             if complete or now_ms >= start + self._settings.scrape + self._settings.wait:
                 latest[job] = max(start, latest.get(job, start))
@@ -236,28 +291,47 @@ class Inbox:
         old = [job for job in jobs if job not in known or now_ms >= known[job][0]]
         for job, described in self._history.describe_many(old).items():
             hosts = frozenset(gpu.host for gpu in described.roster if gpu.host)
-            known[job] = now_ms + _ROSTER_MS, hosts
+            known[job] = now_ms + _ROSTER_MS, hosts, described.roster
 
     def _merged(self, job: str, start: int, slot: _Slot) -> list[Sample]:
-        """Mean over the hosts, weighted by their GPUs; the number of GPUs is the sum."""
-        sums: dict[str, float] = {}
-        weights: dict[str, float] = {}
-        gpus = nan
-        # Plain sums: most jobs have few hosts, and numpy on 10,000 short rows costs 0.4 s.
-        for part in slot.parts.values():
-            count = part.fields.get("gpus", nan)
-            weight = 1.0 if isnan(count) else count
-            gpus = count if isnan(gpus) else gpus + (0.0 if isnan(count) else count)
-            for name, value in part.fields.items():
-                if weight > 0 and not isnan(value):
-                    sums[name] = sums.get(name, 0.0) + weight * value
-                    weights[name] = weights.get(name, 0.0) + weight
-        fields = {name: total / weights[name] for name, total in sums.items()}
-        if "ofu" not in fields:
+        """Return the scrape of all hosts: means weighted by their GPUs, one vector of GPUs."""
+        reports = [letter for letter in slot.parts.values() if letter.reports]
+        hosts = [letter for letter in slot.parts.values() if not letter.reports]
+        roster = self._roster_of(job, hosts)
+        merged = merge([letter.part() for letter in hosts], roster)
+        if merged is None:
+            return [self._alone(letter) for letter in reports]
+        fields = {**merged.fields, "gpus": merged.gpus}
+        if all(isnan(letter.fields.get("gpus", nan)) for letter in hosts):
+            fields["gpus"] = nan  # nobody counted
+        for letter in reports:
+            fields |= {name: value for name, value in letter.fields.items() if name in REPORTED}
+        if isnan(merged.ofu) and fields["gpus"] != 0:
             self._refuse(job, slot.ids[-1], "no_value", "no host has a GPU that reports")
             return []
-        fields["gpus"] = gpus
-        return [Sample(job=job, time_ms=start, ofu=_ratio(fields.pop("ofu")), fields=fields)]
+        gpus = np.array(merged.gpu_ofu) if merged.gpu_ofu and _have_gpus(hosts) else None
+        return [Sample(job=job, time_ms=start, ofu=merged.ofu, fields=fields, gpus=gpus)]
+
+    def _roster_of(self, job: str, hosts: Sequence[_Letter]) -> tuple[Gpu, ...]:
+        """Return the job's roster, with GPUs that are seen for the first time at its end.
+
+        Places of a roster keep their meaning as long as the job runs, so nothing is taken out.
+        """
+        until_ms, _, roster = self._rosters[job]
+        known = {gpu.uuid for gpu in roster}
+        new = [
+            gpu
+            for letter in sorted(hosts, key=lambda letter: letter.host)
+            for gpu in letter.roster
+            if gpu.uuid not in known
+        ]
+        if not new:
+            return roster
+        roster = (*roster, *{gpu.uuid: gpu for gpu in new}.values())
+        self._history.enrol(job, roster)
+        hosts_of = frozenset(gpu.host for gpu in roster if gpu.host)
+        self._rosters[job] = until_ms, hosts_of, roster
+        return roster
 
     def _refuse(self, job: str, entry: bytes, reason: str, detail: str) -> None:
         self._rejected += 1
@@ -299,6 +373,20 @@ def _time(text: bytes | None, entry: bytes) -> int | None:
     return when if when > 0 else None
 
 
-def _ratio(value: float) -> float:
-    """A mean of ratios is one, but for the last bit."""
-    return min(max(value, 0.0), 1.0)
+def _is_usable(values: Mapping[str, float], faulty: bool) -> bool:
+    """Whether an entry says anything: an OFU, that no GPU has one, or what the job reports."""
+    if not isnan(values["ofu"]):
+        return True
+    reported = any(not isnan(values.get(name, nan)) for name in REPORTED)
+    return not faulty and (values.get("gpus") == 0 or reported)
+
+
+def _have_gpus(hosts: Sequence[_Letter]) -> bool:
+    return any(letter.gpus is not None for letter in hosts)
+
+
+def _roster(given: Mapping[bytes, bytes]) -> tuple[Gpu, ...]:
+    """GPUs of a host's part: ``u`` has their UUIDs in the order of ``g``, commas between."""
+    host = given.get(b"host", b"").decode("utf-8", "replace")
+    names = given.get(b"u", b"").decode("utf-8", "replace")
+    return tuple(Gpu(uuid=uuid, host=host) for uuid in names.split(",") if uuid)
