@@ -100,7 +100,11 @@ def decode(ids: Sequence[bytes], flats: Sequence[list[bytes]]) -> Decoded:
     faults: list[Fault] = []
     for names, rows in _by_shape(flats).items():
         if b"v" not in names:
-            silent = [row for row in rows if not _says_why(dict(_pairs(flats[row])))]
+            silent = [
+                row
+                for row in rows
+                if not _says_why(dict(zip(flats[row][::2], flats[row][1::2], strict=True)))
+            ]
             faults += [Fault(row, "no_value", safe(b" ".join(names))) for row in silent]
         # A name that an entry repeats counts with its last text, as in any Redis client.
         for name, place in {name: 2 * at + 1 for at, name in enumerate(names)}.items():
@@ -188,10 +192,6 @@ def safe(value: bytes | str) -> str:
 
 # What a job reports of itself, and no collector: an entry that has it needs no OFU.
 REPORTED = ("tokens", "mfu")
-
-
-def _pairs(flat: list[bytes]) -> zip[tuple[bytes, bytes]]:
-    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _says_why(given: Mapping[bytes, bytes]) -> bool:

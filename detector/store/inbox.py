@@ -302,8 +302,13 @@ class Inbox:
         if merged is None:
             return [self._alone(letter) for letter in reports]
         fields = {**merged.fields, "gpus": merged.gpus}
-        if all(isnan(letter.fields.get("gpus", nan)) for letter in hosts):
-            fields["gpus"] = nan  # nobody counted
+        counted = [letter.fields.get("gpus", nan) for letter in hosts]
+        # What weighs as one GPU without having been counted is no count.
+        fields["gpus"] = (
+            sum(n for n in counted if not isnan(n))
+            if any(not isnan(n) for n in counted)
+            else nan
+        )
         for letter in reports:
             fields |= {name: value for name, value in letter.fields.items() if name in REPORTED}
         if isnan(merged.ofu) and fields["gpus"] != 0:

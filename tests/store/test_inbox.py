@@ -216,7 +216,10 @@ def test_a_host_without_reporting_gpus_has_no_weight(
     post(redis_client, NOW, job="b", host="h1", v="0", n="0")
     inbox.drain(NOW + 30_000)
     assert everything(history, "a").fields["ofu"].tolist() == [0.5]
-    assert told(history) == [("b", "no_value")]
+    window = everything(history, "b")
+    assert window.fields["gpus"].tolist() == [0.0]
+    assert np.isnan(window.fields["ofu"]).all()
+    assert told(history) == []
 
 
 Part = tuple[str, int, float, int]
