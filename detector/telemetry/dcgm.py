@@ -1,0 +1,117 @@
+"""DCGM's host engine on this node, through the bindings that DCGM's packages bring.
+
+The engine is never started from here: a second one beside the node's own takes the counters
+from it. :class:`DcgmSettings` refuses an address that would.
+"""
+
+import os
+import secrets
+import socket
+
+import msgspec
+
+from detector.reading import Scrape
+from detector.series import Duration
+from detector.telemetry.worker import NodeSource, Reader, serve
+
+
+class DcgmSettings(
+    msgspec.Struct,
+    tag_field="type",
+    tag="dcgm",
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+):
+    """``[[source]]`` with ``type = "dcgm"``.
+
+    Attributes
+    ----------
+    host
+        What this node is called in readings; "" for its host name.
+    address
+        The host engine's: ``host[:port]``, or ``unix:///path`` of its socket.
+    bindings
+        The folder of ``pydcgm.py``; "" looks where NVIDIA's packages put it.
+    interval
+        What one sample of the profiling counters stands for; clocks are sampled every second.
+    deadline
+        How long the engine may take to answer before the process that asks it is killed.
+    """
+
+    name: str = "dcgm"
+    host: str = ""
+    address: str = "127.0.0.1:5555"
+    bindings: str = ""
+    interval: Duration = Duration.parse("10s")
+    deadline: Duration = Duration.parse("10s")
+
+    def __post_init__(self) -> None:
+        """Refuse what would start an engine, and paces that DCGM has no values for."""
+        if self.address.strip().removeprefix("unix://") in ("", "embedded", "none"):
+            msg = (
+                "address must name the node's host engine (127.0.0.1:5555, or unix:///path): "
+                "none would start a second one, which takes the counters from the first"
+            )
+            raise ValueError(msg)
+        # 100 ms is DCGM's floor; clocks are sampled once a second.
+        if self.interval < 1_000:
+            msg = f"interval must be at least 1s, not {self.interval}"
+            raise ValueError(msg)
+        if self.deadline < 5_000:
+            msg = (
+                f"deadline must be at least 5s (3s of them for connecting), not {self.deadline}"
+            )
+            raise ValueError(msg)
+
+
+def build(settings: DcgmSettings) -> NodeSource:
+    """Return the source; its process starts with the first scrape."""
+    return NodeSource(
+        settings.name,
+        "detector.telemetry.dcgm",
+        settings={
+            "address": settings.address,
+            "bindings": settings.bindings,
+            "host": settings.host or socket.gethostname(),
+            "interval_ms": int(settings.interval),
+        },
+        target=settings.address,
+        deadline_s=settings.deadline / 1000,
+        hint="If it lasts: `systemctl restart nvidia-dcgm`, and see `dmesg` for a lost GPU.",
+        # Two samples of the profiling counters, and a second for them to be taken.
+        settle_s=2 * settings.interval / 1000 + 1,
+    )
+
+
+class _Unavailable:
+    """A reader that can only say why it is none."""
+
+    def __init__(self, why: str, target: str) -> None:
+        self._why, self._target = why, target
+
+    def read(self, now_ms: int) -> Scrape:
+        return Scrape(target=self._target, asked_ms=now_ms, error=self._why)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _reader(line: bytes) -> Reader:
+    from detector.telemetry.dcgm_bindings import find
+    from detector.telemetry.dcgm_engine import Engine
+    from detector.telemetry.source import SourceError
+
+    told = msgspec.json.decode(line)
+    try:
+        bindings = find(told["bindings"])
+    except SourceError as error:
+        return _Unavailable(str(error), told["address"])
+    return Engine(
+        bindings, address=told["address"], interval_ms=told["interval_ms"], host=told["host"],
+        tag=f"ofuwatch-{os.getpid()}-{secrets.token_hex(4)}",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    serve(_reader)
