@@ -1,7 +1,7 @@
 """DCGM's own Python bindings: where they are, and what their errors mean for an operator.
 
-They are on no package index. NVIDIA's DCGM packages bring them, as flat modules in a folder that
-is on nobody's path; bindings and library must be of one major version.
+They are on no package index. NVIDIA's DCGM packages bring them, as flat modules in a folder
+that is on nobody's path; bindings and library must be of one major version.
 """
 
 import importlib
@@ -28,9 +28,9 @@ NO_DATA, GPU_LOST, DETACHED = -14, -18, -67
 
 _TODO = {
     -6: "this GPU or engine does not support it",
-    -11: "the host engine did not answer in time: `systemctl restart nvidia-dcgm` if it lasts",
-    -12: "bindings and host engine are of different versions: set bindings to the folder of the "
-    "installed DCGM",
+    -11: "the host engine did not answer in time: if it lasts, `systemctl restart nvidia-dcgm`",
+    -12: "bindings and host engine are of different versions: set bindings to the folder of "
+    "the installed DCGM",
     -13: "the host engine does not know a field: install bindings and engine of one version",
     -17: "not permitted: run the host engine as root",
     -18: "a GPU is lost: see `dmesg` for its Xid, and reboot the node",
@@ -96,6 +96,7 @@ def find(configured: str = "") -> Bindings:
     raise SourceError(msg)
 
 
+# pydcgm first: the others import each other in circles, and only it knows where to begin.
 _MODULES = ("pydcgm", "dcgm_structs", "dcgm_fields", "dcgm_agent")
 
 

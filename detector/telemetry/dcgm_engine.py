@@ -1,6 +1,6 @@
 """A host engine of DCGM: watches, and what was sampled since the last time.
 
-Built on ``DcgmHandle``, ``DcgmSystem``, ``DcgmGroup`` and ``DcgmFieldGroup``, not on the bindings'
+Built on ``DcgmHandle``, ``DcgmSystem``, ``DcgmGroup`` and ``DcgmFieldGroup``, not on
 ``DcgmReader``: that keeps only the last value of an entity since the last call and lets blanks
 through, and never recovers from a restarted engine, whose handle it has cached. Here everything
 is built anew on a lost connection. Fields are known by number only: names changed with 4.6, and
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from detector.metric import COUNTERS
-from detector.reading import Reading, Scrape
+from detector.reading import Dropped, Reading, Scrape
 from detector.telemetry.dcgm_bindings import (
     CONTENTION,
     DETACHED,
@@ -91,6 +91,7 @@ class _Connection:
     listed_ms: int = 0
     watched_ms: int = 0
     failing: str = ""
+    lost: dict[str, str] = field(default_factory=dict)
 
 
 class Engine:
@@ -129,7 +130,7 @@ class Engine:
             readings, dropped = self._readings(connection, now_ms)
         except SourceError as error:
             return self._failed(now_ms, str(error))
-        except Exception as error:  # noqa: BLE001 - the bindings raise what they like, one base
+        except Exception as error:
             code = code_of(error)
             if code is None and not isinstance(error, self._dcgm.pydcgm.DcgmException):
                 raise
@@ -191,6 +192,7 @@ class Engine:
             one.key: connection.tracks.get(one.key, Track()) for one in entities
         }
         connection.watched_ms = now_ms
+        connection.lost = {}
         self._watch(connection)
 
     def _entities(self, connection: _Connection) -> tuple[_Entity, ...]:
@@ -341,10 +343,29 @@ class Engine:
             watch.group.samples.WatchFields(
                 watch.fields, every_us, keep_s, int(1e6 * keep_s / every_us) + 5
             )
-        except Exception:
+        except Exception as error:
             connection.watches.remove(watch)
-            _discard(watch)
-            raise
+            if code_of(error) not in LOST:
+                _discard(watch)
+            if code_of(error) != GPU_LOST:
+                raise
+            self._without_lost(connection, members, known, every_us=every_us, error=error)
+
+    def _without_lost(
+        self,
+        connection: _Connection,
+        members: Sequence[_Entity],
+        fields: Sequence[int],
+        *,
+        every_us: int,
+        error: Exception,
+    ) -> None:
+        """Watch each alone, so that the lost one costs no other."""
+        if len(members) == 1:
+            connection.lost[members[0].uuid] = explain(error)
+            return
+        for one in members:
+            self._add(connection, [one], fields, every_us=every_us)
 
     def _unwatch(self, connection: _Connection) -> None:
         for watch in connection.watches:
@@ -372,10 +393,14 @@ class Engine:
 
     def _readings(
         self, connection: _Connection, now_ms: int
-    ) -> tuple[tuple[Reading, ...], tuple[Any, ...]]:
+    ) -> tuple[tuple[Reading, ...], tuple[Dropped, ...]]:
         divided = {one.gpu for one in connection.entities if one.group == INSTANCE}
         fresh = now_ms - connection.watched_ms <= 3 * self._interval_ms
-        readings, dropped = [], []
+        readings: list[Reading] = []
+        dropped = [
+            Dropped(metric="gpu", raw="", reason=f"{uuid}: {why}")
+            for uuid, why in connection.lost.items()
+        ]
         for one in connection.entities:
             if one.group == GPU and one.gpu in divided:
                 continue

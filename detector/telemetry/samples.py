@@ -173,10 +173,10 @@ def _means(track: Track, after: int, until: int) -> dict[str, float]:
             # DCGM keeps the last event for ever: it is news only with a time of its own.
             if inside:
                 values[counter.name] = inside[-1]
+        elif counter.kind != "total" and field_id not in STATIC:
+            continue  # a gauge that was not read in this time
         elif last is not None and not last.reason:
-            # Totals, and what is sampled once a minute.
-            if counter.kind == "total" or field_id in STATIC:
-                values[counter.name] = last.value
+            values[counter.name] = last.value
     return values
 
 
