@@ -10,9 +10,8 @@ import socket
 
 import msgspec
 
-from detector.reading import Scrape
 from detector.series import Duration
-from detector.telemetry.worker import NodeSource, Reader, serve
+from detector.telemetry.worker import NodeSource, Reader, Unavailable, serve
 
 
 class DcgmSettings(
@@ -84,19 +83,6 @@ def build(settings: DcgmSettings) -> NodeSource:
     )
 
 
-class _Unavailable:
-    """A reader that can only say why it is none."""
-
-    def __init__(self, why: str, target: str) -> None:
-        self._why, self._target = why, target
-
-    def read(self, now_ms: int) -> Scrape:
-        return Scrape(target=self._target, asked_ms=now_ms, error=self._why)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 def _reader(line: bytes) -> Reader:
     from detector.telemetry.dcgm_bindings import find
     from detector.telemetry.dcgm_engine import Engine
@@ -106,7 +92,7 @@ def _reader(line: bytes) -> Reader:
     try:
         bindings = find(told["bindings"])
     except SourceError as error:
-        return _Unavailable(str(error), told["address"])
+        return Unavailable(str(error), target=told["address"])
     return Engine(
         bindings, address=told["address"], interval_ms=told["interval_ms"], host=told["host"],
         tag=f"ofuwatch-{os.getpid()}-{secrets.token_hex(4)}",

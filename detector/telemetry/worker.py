@@ -44,6 +44,20 @@ class Reader(Protocol):
         ...
 
 
+class Unavailable:
+    """A reader that can only say why it is none."""
+
+    def __init__(self, why: str, *, target: str) -> None:
+        self._why, self._target = why, target
+
+    def read(self, now_ms: int) -> Scrape:
+        """Return the reason."""
+        return Scrape(target=self._target, asked_ms=now_ms, error=self._why)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class _LateError(Exception):
     """No answer by the deadline."""
 

@@ -1,0 +1,76 @@
+"""The driver of this node, asked directly (NVML): no DCGM, no daemon, no root; from Hopper on.
+
+Needs the extra ``nvml`` (``nvidia-ml-py``). Runs in a worker that can be killed, since calls
+into the driver block when a GPU has fallen off its bus.
+"""
+
+import importlib
+import socket
+
+import msgspec
+
+from detector.series import Duration
+from detector.telemetry.worker import NodeSource, Reader, Unavailable, serve
+
+
+class NvmlSettings(
+    msgspec.Struct,
+    tag_field="type",
+    tag="nvml",
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+):
+    """``[[source]]`` with ``type = "nvml"``.
+
+    What is read stands for the time from one collection to the next.
+
+    Attributes
+    ----------
+    host
+        What this node is called in readings; "" for its host name.
+    deadline
+        How long the driver may take to answer before the process that asks it is killed.
+    """
+
+    name: str = "nvml"
+    host: str = ""
+    deadline: Duration = Duration.parse("10s")
+
+    def __post_init__(self) -> None:
+        """Refuse a deadline that a start cannot keep."""
+        # Chosen: a driver without persistence mode takes seconds to wake each GPU up.
+        if self.deadline < 5_000:
+            msg = f"deadline must be at least 5s, not {self.deadline}"
+            raise ValueError(msg)
+
+
+def build(settings: NvmlSettings) -> NodeSource:
+    """Return the source; its process starts with the first scrape."""
+    return NodeSource(
+        settings.name,
+        "detector.telemetry.nvml",
+        settings={"host": settings.host or socket.gethostname()},
+        target="localhost",
+        deadline_s=settings.deadline / 1000,
+        hint="If it lasts: a GPU may have fallen off its bus; see `dmesg` for its Xid.",
+        settle_s=1.0,  # a glance or two, and far more than the 100 ms between two samples
+    )
+
+
+def _reader(line: bytes) -> Reader:
+    from detector.telemetry.nvml_reader import Gpm
+
+    told = msgspec.json.decode(line)
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ModuleNotFoundError:
+        why = "the Python module pynvml is not there: pip install 'ofuwatch[nvml]'"
+        return Unavailable(why, target="localhost")
+    gpm = Gpm(nvml, host=told["host"])
+    gpm.start()
+    return gpm
+
+
+if __name__ == "__main__":
+    serve(_reader)

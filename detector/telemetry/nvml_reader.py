@@ -1,0 +1,351 @@
+"""Counters from the driver alone: NVML's GPU performance monitoring (GPM), Hopper and later.
+
+The very counters that DCGM reports on these GPUs, without a daemon, without root, and without
+taking them from a profiler. GPM gives differences of two samples, so what it says is the mean
+from one scrape to the next. Clocks, power and throttle reasons are glances: a thread takes one
+a second, and the mean of them stands for the same time.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from detector.metric import COUNTERS, usable
+from detector.reading import Dropped, Reading, Scrape
+
+# GPM's metric -> DCGM's field: percent become ratios, MiB/s become B/s (nvml.h).
+_PERCENT, _MIB = 0.01, float(2**20)
+RATIOS = {1: 1001, 2: 1002, 3: 1003, 4: 1016, 5: 1004, 6: 1015, 7: 1014, 9: 1013, 10: 1005,
+          11: 1006, 12: 1007, 13: 1008}  # fmt: skip
+RATES = {20: 1009, 21: 1010, 60: 1012, 61: 1011}
+_TENSOR = 1004
+
+# NVML's return codes.
+_UNINITIALIZED, _DRIVER_NOT_LOADED, _NO_LIBRARY, _LOST = 1, 9, 12, 15
+_TODO = {
+    _UNINITIALIZED: "the driver's library was not initialised",
+    4: "not permitted: let this user open /dev/nvidia*",
+    _DRIVER_NOT_LOADED: "no NVIDIA driver is loaded: `nvidia-smi` must work here",
+    _NO_LIBRARY: "no NVIDIA driver here (libnvidia-ml.so.1): install it, or in a container "
+    "pass the GPUs in",
+    _LOST: "the GPU is lost: see `dmesg` for its Xid, and reboot the node",
+    16: "the GPU must be reset: `nvidia-smi --gpu-reset`",
+    18: "driver and library are of different versions: reboot after the driver's update",
+}
+
+# nvml.h: the two samples must be at least 100 ms apart.
+_APART_S = 0.1
+_GLANCE_S = 1.0
+
+_PROFILE = re.compile(r"MIG (?:\d+c\.)?(\S+)")
+
+
+@dataclass(slots=True)
+class _Sampled:
+    """The two buffers of one GPU or instance; the first holds what the last scrape took."""
+
+    buffers: list[Any]
+    taken_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Glances:
+    clocks: list[float] = field(default_factory=list)
+    powers: list[float] = field(default_factory=list)
+    bits: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gpu:
+    handle: Any
+    index: int
+    uuid: str
+    model: str
+    minor: str
+
+
+class Gpm:
+    """The GPUs of this node; a :class:`detector.telemetry.worker.Reader`.
+
+    Parameters
+    ----------
+    nvml
+        The module ``pynvml``.
+    clock, pause
+        Monotonic seconds, and how to let some pass.
+    """
+
+    def __init__(
+        self,
+        nvml: Any,
+        *,
+        host: str,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._nvml, self._host, self._clock, self._pause = nvml, host, clock, pause
+        self._ready = False
+        self._sampled: dict[str, _Sampled] = {}
+        self._glances: dict[str, _Glances] = {}
+        self._gpus: tuple[_Gpu, ...] = ()
+        self._lock = threading.Lock()  # over _gpus and _glances
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Glance once a second from now on, in a thread."""
+        threading.Thread(target=self._keep_glancing, name="glance", daemon=True).start()
+
+    def read(self, now_ms: int) -> Scrape:
+        """Return the means since the last call."""
+        dropped: list[Dropped] = []
+        try:
+            gpus = self._list(dropped)
+        except self._nvml.NVMLError as error:
+            self._let_go()
+            return Scrape(target="localhost", asked_ms=now_ms, error=self._explain(error))
+        self.glance()
+        readings: list[Reading] = []
+        failing = ""
+        for gpu in gpus:
+            try:
+                found, without = self._read_gpu(gpu, now_ms, dropped)
+            except self._nvml.NVMLError as error:
+                dropped.append(self._trouble(gpu.uuid, error))
+                continue
+            readings += found
+            failing = failing or without
+        self._drop_gone({one.entity for one in readings})
+        none = "" if gpus or dropped else "the driver has no GPUs here: see `nvidia-smi -L`"
+        return Scrape(
+            target="localhost", asked_ms=now_ms, readings=tuple(readings),
+            dropped=tuple(dropped), error=none, failing=failing,
+        )  # fmt: skip
+
+    def glance(self) -> None:
+        """Note clock, power and throttle reasons of each GPU as they are now."""
+        with self._lock:
+            for gpu in self._gpus:
+                seen = self._glances.setdefault(gpu.uuid, _Glances())
+                clock = self._value(
+                    100, 1.0, self._nvml.nvmlDeviceGetClockInfo, gpu.handle,
+                    self._nvml.NVML_CLOCK_SM,
+                )  # fmt: skip
+                power = self._value(155, 1e-3, self._nvml.nvmlDeviceGetPowerUsage, gpu.handle)
+                bits = self._value(
+                    112, 1.0, self._nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu.handle
+                )
+                seen.clocks += [] if clock is None else [clock]
+                seen.powers += [] if power is None else [power]
+                if bits is not None:
+                    seen.bits = (seen.bits or 0) | int(bits)
+
+    def close(self) -> None:
+        """Stop glancing and give samples and library back."""
+        self._over.set()
+        self._let_go()
+
+    def _keep_glancing(self) -> None:
+        while not self._over.wait(_GLANCE_S):
+            self.glance()
+
+    def _list(self, dropped: list[Dropped]) -> tuple[_Gpu, ...]:
+        nvml, gpus = self._nvml, []
+        if not self._ready:
+            nvml.nvmlInit()
+            self._ready = True
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                gpus.append(
+                    _Gpu(
+                        handle=handle, index=index, uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+                        model=_text(nvml.nvmlDeviceGetName(handle)), minor=self._minor(handle),
+                    )
+                )  # fmt: skip
+            except nvml.NVMLError as error:
+                if error.value in (_UNINITIALIZED, _DRIVER_NOT_LOADED):
+                    raise
+                dropped.append(self._trouble(f"GPU {index}", error))
+        with self._lock:
+            self._gpus = tuple(gpus)
+            known = {gpu.uuid for gpu in gpus}
+            self._glances = {uuid: g for uuid, g in self._glances.items() if uuid in known}
+        return tuple(gpus)
+
+    def _minor(self, handle: Any) -> str:
+        try:
+            return str(self._nvml.nvmlDeviceGetMinorNumber(handle))
+        except self._nvml.NVMLError:  # not told in some virtual machines
+            return ""
+
+    def _read_gpu(
+        self, gpu: _Gpu, now_ms: int, dropped: list[Dropped]
+    ) -> tuple[list[Reading], str]:
+        """Return a GPU's reading, or those of its instances, and what fails."""
+        nvml, device = self._nvml, self._device_values(gpu)
+        without = ""
+        try:
+            supported = bool(nvml.nvmlGpmQueryDeviceSupport(gpu.handle).isSupportedDevice)
+        except nvml.NVMLError as error:
+            if error.value == _LOST:
+                raise
+            supported = False
+        if not supported:
+            without = "no_profiling"
+            why = (
+                f"{gpu.model} has no GPM, which begins with Hopper (and driver 520): "
+                'use type = "dcgm"'
+            )
+            dropped.append(Dropped(metric="tensor_active", raw="", reason=why))
+        instances = tuple(self._instances(gpu)) if self._divided(gpu) else None
+        labels = {"minor_number": gpu.minor} if gpu.minor else {}
+        found = []
+        for instance, profile in instances if instances is not None else (("", ""),):
+            values = dict(device)
+            if instance:
+                # Power, energy and use are the whole GPU's.
+                for name in ("power_w", "power_limit_w", "energy_j", "gpu_util_pct"):
+                    values.pop(name, None)
+            if supported:
+                values |= self._profiled(gpu, instance)
+            found.append(
+                Reading(
+                    uuid=gpu.uuid, instance=instance, profile=profile, host=self._host,
+                    index=str(gpu.index), model=gpu.model, time_ms=now_ms, own_clock=True,
+                    values=values, labels=labels,
+                )
+            )  # fmt: skip
+        return found, without
+
+    def _device_values(self, gpu: _Gpu) -> dict[str, float]:
+        nvml, handle = self._nvml, gpu.handle
+        with self._lock:
+            seen = self._glances.pop(gpu.uuid, _Glances())
+        values: dict[str, float] = {}
+        if seen.clocks:
+            values["sm_clock_mhz"] = fmean(seen.clocks)
+        if seen.powers:
+            values["power_w"] = fmean(seen.powers)
+        if seen.bits is not None:
+            values["clock_event_bits"] = float(seen.bits)
+        for field_id, scale, call, *more in (
+            (113, 1.0, nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM),
+            (164, 1e-3, nvml.nvmlDeviceGetEnforcedPowerLimit),
+            (156, 1e-3, nvml.nvmlDeviceGetTotalEnergyConsumption),
+            (150, 1.0, nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+            (203, 1.0, self._use),
+        ):
+            value = self._value(field_id, scale, call, handle, *more)
+            if value is not None:
+                values[COUNTERS[field_id].name] = value
+        return values
+
+    def _use(self, handle: Any) -> float:
+        return float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+
+    def _value(
+        self, field_id: int, scale: float, call: Callable[..., Any], *arguments: Any
+    ) -> float | None:
+        """Return one value past the filter; None where this GPU has none."""
+        try:
+            raw = call(*arguments)
+        except self._nvml.NVMLError:
+            return None
+        value, reason = usable(COUNTERS[field_id], raw, scale)
+        return None if reason else value
+
+    def _divided(self, gpu: _Gpu) -> bool:
+        try:
+            return bool(self._nvml.nvmlDeviceGetMigMode(gpu.handle)[0])
+        except self._nvml.NVMLError:
+            return False
+
+    def _instances(self, gpu: _Gpu) -> Iterator[tuple[str, str]]:
+        """Yield id and profile of each GPU instance; several devices may be of one."""
+        nvml, seen = self._nvml, set()
+        for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu.handle)):
+            try:
+                device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, index)
+                number = str(nvml.nvmlDeviceGetGpuInstanceId(device))
+                match = _PROFILE.search(_text(nvml.nvmlDeviceGetName(device)))
+            except nvml.NVMLError:  # no instance has this place
+                continue
+            if number not in seen:
+                seen.add(number)
+                yield number, match[1] if match else ""
+
+    def _profiled(self, gpu: _Gpu, instance: str) -> dict[str, float]:
+        """Return what GPM says of the time since the last sample; nothing for the first."""
+        nvml, entity = self._nvml, f"{gpu.uuid}/{instance}" if instance else gpu.uuid
+        known = self._sampled.get(entity)
+        if known is None:
+            buffers = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
+            known = self._sampled[entity] = _Sampled(buffers=buffers)
+        if known.taken_s is not None:
+            self._pause(max(0.0, known.taken_s + _APART_S - self._clock()))
+        before, now = known.buffers
+        had, known.taken_s = known.taken_s is not None, None
+        if instance:
+            nvml.nvmlGpmMigSampleGet(gpu.handle, int(instance), now)
+        else:
+            nvml.nvmlGpmSampleGet(gpu.handle, now)
+        known.buffers, known.taken_s = [now, before], self._clock()
+        return self._between(before, now, whole=not instance) if had else {}
+
+    def _between(self, before: Any, now: Any, *, whole: bool) -> dict[str, float]:
+        asked = RATIOS | RATES if whole else RATIOS
+        request = self._nvml.c_nvmlGpmMetricsGet_t()
+        request.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(asked)
+        request.sample1, request.sample2 = before, now
+        for place, metric in enumerate(asked):
+            request.metrics[place].metricId = metric
+        self._nvml.nvmlGpmMetricsGet(request)
+        values = {}
+        for place, metric in enumerate(asked):
+            answer = request.metrics[place]
+            if answer.nvmlReturn == 0:
+                counter = COUNTERS[asked[metric]]
+                scale = _MIB if metric in RATES else _PERCENT
+                value, reason = usable(counter, answer.value, scale)
+                if not reason:
+                    values[counter.name] = value
+        return values
+
+    def _drop_gone(self, entities: set[str]) -> None:
+        for entity in self._sampled.keys() - entities:
+            self._free(self._sampled.pop(entity))
+
+    def _free(self, sampled: _Sampled) -> None:
+        for buffer in sampled.buffers:
+            try:
+                self._nvml.nvmlGpmSampleFree(buffer)
+            except self._nvml.NVMLError:  # gone with the driver
+                return
+
+    def _let_go(self) -> None:
+        with self._lock:
+            self._gpus = ()
+        self._drop_gone(set())
+        if self._ready:
+            self._ready = False
+            try:
+                self._nvml.nvmlShutdown()
+            except self._nvml.NVMLError:  # gone with the driver
+                return
+
+    def _trouble(self, which: str, error: Any) -> Dropped:
+        return Dropped(metric="gpu", raw="", reason=f"{which}: {self._explain(error)}")
+
+    @staticmethod
+    def _explain(error: Any) -> str:
+        todo = _TODO.get(error.value)
+        return f"NVML: {error} ({error.value})" + (f": {todo}" if todo else "")
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
