@@ -25,6 +25,8 @@ from detector.series import Duration
 from detector.store.connection import RedisSettings
 from detector.store.settings import HistorySettings, InboxSettings
 from detector.tables import ContentErrors, Problem, Table, read, shipped
+from detector.telemetry.dcgm import DcgmSettings
+from detector.telemetry.nvml import NvmlSettings
 from detector.telemetry.scheduler_settings import KubernetesSettings, SlurmSettings
 from detector.telemetry.settings import CollectSettings, ExporterSettings
 from detector.web.settings import WebSettings
@@ -35,7 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 ReceiverSettings = SlackSettings | WebhookSettings
-SourceSettings = ExporterSettings
+SourceSettings = ExporterSettings | DcgmSettings | NvmlSettings
 
 S = TypeVar("S", bound=msgspec.Struct)
 

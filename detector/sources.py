@@ -6,7 +6,9 @@ from functools import partial
 import msgspec
 
 from detector.config import Config, SourceSettings, secret_of
-from detector.telemetry import exporter
+from detector.telemetry import dcgm, exporter, nvml
+from detector.telemetry.dcgm import DcgmSettings
+from detector.telemetry.nvml import NvmlSettings
 from detector.telemetry.register import Register, schedulers
 from detector.telemetry.settings import ExporterSettings
 from detector.telemetry.source import Source
@@ -37,6 +39,10 @@ def source(settings: SourceSettings) -> Source:
     match settings:
         case ExporterSettings():
             return exporter.build(settings, secret=secret)
+        case DcgmSettings():
+            return dcgm.build(settings)
+        case NvmlSettings():
+            return nvml.build(settings)
 
 
 def register_of(config: Config) -> Register:

@@ -83,7 +83,13 @@ def _round(
     register = register_of(config)
     collector = Collector(sources, register, max_clocks=max_clocks(config), deadline_s=30.0)
     try:
-        return collector.round(now_ms)
+        found = collector.round(now_ms)
+        settle_s = max((getattr(one, "settle_s", 0.0) for one in sources), default=0.0)
+        if settle_s and found.judged:
+            # The driver's counters are differences of two samples: a first round has none.
+            time.sleep(settle_s)
+            found = collector.round(time.time_ns() // 1_000_000)
+        return found
     finally:
         collector.close()
         register.close()
@@ -123,9 +129,19 @@ def _sources(
         if not chosen:
             fail("no [[source]] is configured: name one with --source exporter --target URL")
     try:
-        return list(sources.built(chosen))
+        return list(sources.built(map(_hurried, chosen)))
     except ContentErrors as errors:
         refused(errors)
+
+
+def _hurried(settings: "SourceSettings") -> "SourceSettings":
+    """Let counters be sampled every second: one round is not worth two intervals' wait."""
+    from detector.series import Duration
+    from detector.telemetry.dcgm import DcgmSettings
+
+    if isinstance(settings, DcgmSettings):
+        return msgspec.structs.replace(settings, interval=Duration.parse("1s"))
+    return settings
 
 
 def _sources_of(
@@ -151,6 +167,8 @@ def _made(kind: str, targets: tuple[str, ...]) -> "SourceSettings":
         table["targets"] = list(targets)
         if not targets:
             fail("--source exporter needs a --target, such as http://gpu-a-07:9400")
+    elif kind == "nvml" and targets:
+        fail("--source nvml reads this node and takes no --target")
     elif len(targets) > 1:
         fail(f"--source {kind} takes one --target, not {len(targets)}")
     elif targets:
@@ -158,9 +176,10 @@ def _made(kind: str, targets: tuple[str, ...]) -> "SourceSettings":
     elif kind == "prometheus":
         fail("--source prometheus needs a --target, such as http://prometheus:9090")
     try:
-        return msgspec.convert(table, SourceSettings)
+        made: SourceSettings = msgspec.convert(table, SourceSettings)
     except msgspec.ValidationError as error:
         fail(f"--target: {error}")
+    return made
 
 
 class _Pages:

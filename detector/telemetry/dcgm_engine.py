@@ -191,6 +191,9 @@ class Engine:
         connection.tracks = {
             one.key: connection.tracks.get(one.key, Track()) for one in entities
         }
+        for track in connection.tracks.values():
+            for each in PROFILING:  # where they are not sampled again, old ones would stand
+                track.fields.pop(each, None)
         connection.watched_ms = now_ms
         connection.lost = {}
         self._watch(connection)

@@ -288,6 +288,32 @@ def test_another_profiler_is_called_contention_until_it_ends(host: Host) -> None
     assert only(scrape).values["tensor_active"] == 0.6
 
 
+def test_a_profiler_that_comes_later_leaves_the_other_counters_current(host: Host) -> None:
+    host.after(0)
+    host.after(10)
+    host.write(generation=1, refuse_profiling=-37)
+    host.after(10)
+    host.after(10)
+    scrape = host.after(10)
+    assert scrape.failing == "contention"
+    assert "tensor_active" not in only(scrape).values
+    assert only(scrape).time_ms == (START_S + 40) * 1000
+
+
+def test_a_node_that_is_divided_again_while_a_profiler_runs_keeps_no_old_values(
+    host: Host,
+) -> None:
+    host.after(0)
+    host.after(10)
+    host.state["gpus"][1]["minor"] = 3  # anything about it changed: it is watched anew
+    host.write(refuse_profiling=-37)
+    host.after(60)
+    scrape = host.after(10)
+    assert scrape.failing == "contention"
+    assert "tensor_active" not in only(scrape).values
+    assert only(scrape).time_ms == (START_S + 80) * 1000
+
+
 def test_a_gpu_that_cannot_sample_all_at_once_gives_the_few_that_matter(host: Host) -> None:
     host.write(most_profiling=4)
     host.after(0)
