@@ -26,6 +26,9 @@ _VERBS = {
         "serve", "Watch the fleet: read histories, judge, alert. Runs until stopped."
     ),
     "collect": _Verb("collect", "Collect counters from exporters, Prometheus, DCGM or NVML."),
+    "doctor": _Verb(
+        "doctor", "Say of a node or target what of collection works and what mends the rest."
+    ),
     "demo": _Verb("demo", "See it find real regressions, end to end, on this machine."),
     "replay": _Verb("replay", "Run the detector over recordings (CSV, Parquet)."),
     "calibrate": _Verb(

@@ -1,9 +1,8 @@
 """``ofuwatch collect``: one round over sources, shown; nothing is written."""
 
 import math
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +10,15 @@ import click
 import msgspec
 
 from detector.cli import EXIT_PROBLEM, fail
-from detector.cli.opening import config_option, config_path, read_config, refused
+from detector.cli.opening import config_option, config_path, read_config
 
 if TYPE_CHECKING:
     from detector.analysis.quality import Judged
-    from detector.config import Config, SourceSettings
+    from detector.config import Config
     from detector.telemetry.collector import Round
-    from detector.telemetry.source import Source
 
-_TYPES = ("exporter", "prometheus", "dcgm", "nvml")
+# Verdicts that need an earlier reading, see detector.analysis.quality.
+_UNKNOWN = ("stale", "frozen", "handover")
 
 
 @click.command(name="collect")
@@ -27,7 +26,7 @@ _TYPES = ("exporter", "prometheus", "dcgm", "nvml")
 @click.option("--once", is_flag=True, help="Make one round, print it, write nothing.")
 @click.option(
     "--source", "kind", metavar="NAME",
-    help="A configured source; with --target, a type: exporter, prometheus, dcgm or nvml.",
+    help="A configured source, a type (exporter, prometheus, dcgm, nvml), or all-configured.",
 )  # fmt: skip
 @click.option(
     "--target", "targets", multiple=True, metavar="URL",
@@ -51,14 +50,13 @@ def command(
             fail("--source, --target and --json go with --once; sources are in config.toml")
         _run(config, config_path(config_file).absolute())
         return
-    now_ms = time.time_ns() // 1_000_000
     try:
-        found = _round(config, kind, targets, now_ms=now_ms)
+        found = _round(config, kind, targets)
     except SourceError as error:
         fail(str(error), code=EXIT_PROBLEM)
     for trouble in found.troubles:
         click.echo(f"ofuwatch: {trouble}", err=True)
-    lines = _records(found) if as_json else _table(found)
+    lines = _records(found) if as_json else (*_table(found), *_footer(found))
     for line in lines:
         click.echo(line)
     if not found.judged:
@@ -66,137 +64,17 @@ def command(
 
 
 def _run(config: "Config", file: Path) -> None:
-    from detector.cli.serve import watch
-
     if not config.sources:
         fail("no [[source]] is configured: there is nothing to collect; see docs/collection.md")
+    from detector.cli.serve import watch
+
     watch(config, file=file, only=("collect",))
 
 
-def _round(
-    config: "Config", kind: str | None, targets: tuple[str, ...], *, now_ms: int
-) -> "Round":
-    from detector.sources import register_of
-    from detector.telemetry.collector import Collector
+def _round(config: "Config", kind: str | None, targets: tuple[str, ...]) -> "Round":
+    from detector.cli.sourcing import chosen, rounds
 
-    sources = _sources(config, kind, targets)
-    register = register_of(config)
-    collector = Collector(sources, register, max_clocks=max_clocks(config), deadline_s=30.0)
-    try:
-        found = collector.round(now_ms)
-        settle_s = max((getattr(one, "settle_s", 0.0) for one in sources), default=0.0)
-        if settle_s and found.judged:
-            # The driver's counters are differences of two samples: a first round has none.
-            time.sleep(settle_s)
-            found = collector.round(time.time_ns() // 1_000_000)
-        return found
-    finally:
-        collector.close()
-        register.close()
-
-
-def max_clocks(config: "Config") -> Any:
-    """Return where maximal clocks come from that GPUs do not report."""
-    from detector.analysis.quality import MaxClocks
-    from detector.cli.opening import read_content
-
-    content = read_content(config.content.models, config.content.rules)
-    return MaxClocks(table=content.gpus, configured=config.collect.max_clock_mhz)
-
-
-def _sources(
-    config: "Config", kind: str | None, targets: tuple[str, ...]
-) -> "Sequence[Source]":
-    """Return what the options name: configured sources, or one made for the targets."""
-    from detector import sources
-    from detector.tables import ContentErrors
-
-    chosen: Iterable[SourceSettings]
-    if targets or (kind in _TYPES and not any(one.name == kind for one in config.sources)):
-        files = [target for target in targets if _is_file(target)]
-        if files:
-            return [_Pages(files), *_sources_of(kind, targets, files)]
-        chosen = [_made(kind or "exporter", targets)]
-    elif kind is not None:
-        chosen = [one for one in config.sources if one.name == kind]
-        if not chosen:
-            names = ", ".join(one.name for one in config.sources) or "none"
-            fail(
-                f"--source {kind!r} is not configured (there are: {names}); give a --target too"
-            )
-    else:
-        chosen = config.sources
-        if not chosen:
-            fail("no [[source]] is configured: name one with --source exporter --target URL")
-    try:
-        return list(sources.built(map(_hurried, chosen)))
-    except ContentErrors as errors:
-        refused(errors)
-
-
-def _hurried(settings: "SourceSettings") -> "SourceSettings":
-    """Let counters be sampled every second: one round is not worth two intervals' wait."""
-    from detector.series import Duration
-    from detector.telemetry.dcgm import DcgmSettings
-
-    if isinstance(settings, DcgmSettings):
-        return msgspec.structs.replace(settings, interval=Duration.parse("1s"))
-    return settings
-
-
-def _sources_of(
-    kind: str | None, targets: tuple[str, ...], files: Sequence[str]
-) -> "Sequence[Source]":
-    from detector import sources
-
-    others = tuple(target for target in targets if target not in files)
-    return [sources.source(_made(kind or "exporter", others))] if others else []
-
-
-def _is_file(target: str) -> bool:
-    return "://" not in target and (target.endswith(".prom") or Path(target).is_file())
-
-
-def _made(kind: str, targets: tuple[str, ...]) -> "SourceSettings":
-    from detector.config import SourceSettings
-
-    if kind not in _TYPES:
-        fail(f"--source {kind!r} is no type of source; there are {', '.join(_TYPES)}")
-    table: dict[str, Any] = {"type": kind}
-    if kind == "exporter":
-        table["targets"] = list(targets)
-        if not targets:
-            fail("--source exporter needs a --target, such as http://gpu-a-07:9400")
-    elif kind == "nvml" and targets:
-        fail("--source nvml reads this node and takes no --target")
-    elif len(targets) > 1:
-        fail(f"--source {kind} takes one --target, not {len(targets)}")
-    elif targets:
-        table["url" if kind == "prometheus" else "address"] = targets[0]
-    elif kind == "prometheus":
-        fail("--source prometheus needs a --target, such as http://prometheus:9090")
-    try:
-        made: SourceSettings = msgspec.convert(table, SourceSettings)
-    except msgspec.ValidationError as error:
-        fail(f"--target: {error}")
-    return made
-
-
-class _Pages:
-    """Pages of exporters that were saved to files."""
-
-    name = "file"
-
-    def __init__(self, files: Sequence[str]) -> None:
-        self._files = files
-
-    def scrape(self, now_ms: int) -> "Sequence[Any]":
-        from detector.telemetry.exporter import read_page
-
-        return [read_page(Path(file), now_ms=now_ms) for file in self._files]
-
-    def close(self) -> None:
-        """Nothing is open."""
+    return rounds(config, chosen(config, kind, targets), waits_s=())[-1]
 
 
 def _by_job(found: "Round") -> dict[str | None, list["Judged"]]:
@@ -215,6 +93,7 @@ def _records(found: "Round") -> Iterable[str]:
             "timestamp": found.time_ms / 1000,
             "ofu": _rounded(math.fsum(usable) / len(usable)) if usable else None,
             "n": len(usable),
+            "unknown": list(_UNKNOWN),
             "gpus": [_gpu(one) for one in judged],
         }
         yield msgspec.json.encode(record).decode()
@@ -265,12 +144,20 @@ def _table(found: "Round") -> Iterable[str]:
     if dropped:
         yield f"{dropped} values were left out:"
         for scrape in found.scrapes:
-            for lost in scrape.dropped[:20]:
-                where = f"line {lost.line}: " if lost.line else ""
-                what = f"{lost.metric} {lost.raw[:30]!a}: {lost.reason}"
+            for left in scrape.dropped[:20]:
+                where = f"line {left.line}: " if left.line else ""
+                what = f"{left.metric} {left.raw[:30]!a}: {left.reason}"
                 yield f"  {scrape.target}: {where}{what}"
             if len(scrape.dropped) > 20:
                 yield f"  {scrape.target}: and {len(scrape.dropped) - 20} more"
+
+
+def _footer(found: "Round") -> Iterable[str]:
+    if found.judged:
+        yield (
+            f"Asked once: whether a GPU is {', '.join(_UNKNOWN[:-1])} or in {_UNKNOWN[-1]} is "
+            "unknown; `ofuwatch doctor` asks twice."
+        )
 
 
 def _shown(value: float | None) -> str:

@@ -71,6 +71,8 @@ class Round:
 
     Attributes
     ----------
+    silent
+        Sources and schedulers that gave nothing, one line each.
     troubles
         What is wrong now, one line each: sources, targets, schedulers, clocks.
     """
@@ -79,6 +81,7 @@ class Round:
     scrapes: tuple[Scrape, ...] = ()
     judged: tuple[Judged, ...] = ()
     parts: tuple[Part, ...] = ()
+    silent: tuple[str, ...] = ()
     troubles: tuple[str, ...] = ()
 
     def counts(self) -> Counter[str]:
@@ -128,13 +131,14 @@ class Collector:
 
     def round(self, now_ms: int) -> Round:
         """Ask every source once and return what was found."""
-        scrapes, troubles = self._scraped(now_ms)
+        scrapes, silent = self._scraped(now_ms)
         self._register.refresh(now_ms)
         scrapes = self._register.identify(scrapes)
         judged, self._memory = judge(
             self._memory, scrapes, now_ms=now_ms, max_clocks=self._max_clocks
         )
-        troubles += [f"{one.target}: {one.error}" for one in scrapes if one.error]
+        silent = [*silent, *self._register.troubles]
+        troubles = [f"{one.target}: {one.error}" for one in scrapes if one.error]
         troubles += [f"{one.target}: {one.failing}" for one in scrapes if one.failing]
         troubles += _clocks(scrapes)
         return Round(
@@ -142,7 +146,8 @@ class Collector:
             scrapes=tuple(scrapes),
             judged=judged,
             parts=parts(judged, time_ms=now_ms),
-            troubles=(*troubles, *self._register.troubles),
+            silent=tuple(silent),
+            troubles=(*silent, *troubles),
         )
 
     def deliver(self, found: Round, sink: Sink) -> None:

@@ -45,6 +45,8 @@ class _Target:
 class Exporter:
     """Scrapes exporters; made by :func:`build`, ended by :meth:`close`."""
 
+    settle_s = 0.0  # a page is whole
+
     def __init__(
         self,
         settings: ExporterSettings,

@@ -17,7 +17,15 @@ class Source(Protocol):
     ----------
     name
         As configured; unique.
+    settle_s
+        How long after its first scrape it has all counters, s: some are differences of two
+        samples. 0 where the first scrape has them.
     """
+
+    @property
+    def settle_s(self) -> float:
+        """Seconds between the first scrape and one with all counters."""
+        ...
 
     @property
     def name(self) -> str:

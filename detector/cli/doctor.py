@@ -1,0 +1,110 @@
+"""``ofuwatch doctor``: what of collection works, what is missing, and what mends it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from detector.cli import EXIT_PROBLEM, fail
+from detector.cli.opening import config_option, read_config
+
+if TYPE_CHECKING:
+    from detector.config import Config
+    from detector.telemetry.diagnosis import Symptom
+
+# What a node may have, when nothing says what is to be asked.
+_ON_NODE = (("exporter", ("localhost:9400",)), ("dcgm", ()), ("nvml", ()))
+
+_MARKS = {"ok": "ok     ", "note": "note   ", "trouble": "TROUBLE"}
+
+
+@click.command(
+    short_help="Say of a node or a target what works, what is missing, what mends it."
+)
+@config_option
+@click.option(
+    "--source", "kind", metavar="NAME",
+    help="A configured source, a type (exporter, prometheus, dcgm, nvml), or all-configured.",
+)  # fmt: skip
+@click.option(
+    "--target", "targets", multiple=True, metavar="URL",
+    help="Whom to ask: a URL, host:port, or a file that holds a page. Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--wait", "wait", default="10s", show_default=True, metavar="DURATION",
+    help="Time between the two rounds; 0s makes one only.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line a finding.")
+def command(
+    *,
+    config_file: Path | None,
+    kind: str | None,
+    targets: tuple[str, ...],
+    wait: str,
+    as_json: bool,
+) -> None:
+    """Ask sources twice; say what works, what is missing, and the one thing that mends it.
+
+    Without options: the configured sources; where there are none, what this node has (an
+    exporter on port 9400, a DCGM host engine, the driver). Writes nothing. Exit code 0 when
+    nothing is in trouble, 1 when something is.
+    """
+    from detector.series import Duration
+
+    try:
+        wait_s = Duration.parse(wait) / 1000
+    except ValueError as error:
+        fail(f"--wait: {error}")
+    config = read_config(config_file)
+    if kind or targets or config.sources:
+        found = _asked(config, kind, targets, wait_s=wait_s)
+    else:
+        found = _node(config, wait_s=wait_s)
+    for symptom in found:
+        if as_json:
+            click.echo(msgspec.json.encode(symptom).decode())
+        else:
+            click.echo("\n".join(_lines(symptom)))
+    if any(symptom.level == "trouble" for symptom in found):
+        raise SystemExit(EXIT_PROBLEM)
+
+
+def _asked(
+    config: "Config", kind: str | None, targets: tuple[str, ...], *, wait_s: float
+) -> list["Symptom"]:
+    from detector.cli.sourcing import chosen, files_only, rounds
+    from detector.telemetry.diagnosis import broken, diagnose
+    from detector.telemetry.source import SourceError
+
+    try:
+        sources = chosen(config, kind, targets)
+    except SourceError as error:
+        return [broken(str(error), place=kind or "sources")]
+    # A file says the same twice.
+    waits = () if wait_s == 0 or files_only(targets) else (wait_s,)
+    found = rounds(config, sources, waits_s=waits)
+    silent = [broken(line, place="") for line in found[-1].silent]
+    return silent + diagnose([(one.scrapes, one.judged) for one in found])
+
+
+def _node(config: "Config", *, wait_s: float) -> list["Symptom"]:
+    """Look at whatever this node may have; what is not there matters only if nothing is."""
+    groups = [_asked(config, kind, targets, wait_s=wait_s) for kind, targets in _ON_NODE]
+    if any(_answers(group) for group in groups):
+        return [symptom for group in groups if _answers(group) for symptom in group]
+    return [symptom for group in groups for symptom in group]
+
+
+def _answers(group: "Sequence[Symptom]") -> bool:
+    return any(symptom.kind == "answered" for symptom in group)
+
+
+def _lines(symptom: "Symptom") -> Iterator[str]:
+    from detector.log import printable
+
+    place = f"{symptom.place}: " if symptom.place else ""
+    yield printable(f"{_MARKS[symptom.level]}  {place}{symptom.reason}")
+    if symptom.remedy:
+        yield printable(f"         -> {symptom.remedy}")

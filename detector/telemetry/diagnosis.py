@@ -1,0 +1,367 @@
+"""What of collection works, what is missing, and what mends it: of readings, not of hosts.
+
+:func:`diagnose` looks at one or two rounds of scrapes and what was judged of them. It says what
+the readings show; where they show only that one of two things is wrong, the remedy begins with
+the command that tells which. What takes two rounds is said to be unknown after one.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from detector.analysis.quality import Judged, Quality
+from detector.reading import Reading, Scrape
+from detector.telemetry.remedies import BAD, FAILING, PROFILE, UNANSWERED, WISHED
+
+Level = Literal["ok", "note", "trouble"]
+
+# Clocks that differ by more let hosts of a job fall into different slots of 10 s.
+_CLOCK_OFF_MS = 10_000
+
+# A GPU at work shows at least this much of its time, in either counter.
+_BUSY_RATIO, _BUSY_PCT = 0.05, 5.0
+
+_SHARED = "the same GPU again for another job"  # as exposition words it
+
+_PROFILING = ("tensor_active", "gr_engine_active", "dram_active", "sm_active")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptom:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    kind
+        A word for programs, such as ``max_clock_not_exported``.
+    level
+        ``ok`` works; ``note`` works, with less than there could be; ``trouble`` does not.
+    place
+        The target, or the source where it is about all of them.
+    reason
+        What was seen.
+    remedy
+        The command or setting that mends it; "" only where there is nothing to mend.
+    """
+
+    kind: str
+    level: Level
+    place: str
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """All that one target showed: its last answer, and its verdicts of the last round."""
+
+    scrape: Scrape
+    judged: tuple[Judged, ...]
+    twice: bool
+
+    @property
+    def place(self) -> str:
+        return self.scrape.target
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        return self.scrape.readings
+
+    def lacking(self, counter: str) -> int:
+        """How many GPUs do not tell a counter."""
+        return sum(counter not in reading.values for reading in self.readings)
+
+
+def diagnose(rounds: Sequence[tuple[Sequence[Scrape], Sequence[Judged]]]) -> list[Symptom]:
+    """Return what one or two rounds show, target by target, trouble first.
+
+    Parameters
+    ----------
+    rounds
+        Scrapes with jobs filled in and what was judged of them, oldest first.
+    """
+    scrapes, judged = rounds[-1]
+    # A reading belongs to the scrape that holds it; two targets may name one GPU.
+    verdicts: dict[int, Judged] = {id(one.reading): one for one in judged}
+    before = {scrape.target for earlier, _ in rounds[:-1] for scrape in earlier}
+    found: list[Symptom] = []
+    for scrape in scrapes:
+        here = [verdicts[id(one)] for one in scrape.readings if id(one) in verdicts]
+        target = _Target(
+            scrape=scrape,
+            judged=tuple(here),
+            twice=scrape.target in before and not scrape.error,
+        )
+        found += of_target(target) if not scrape.error else [unanswered(scrape)]
+    order = {"trouble": 0, "note": 1, "ok": 2}
+    return sorted(found, key=lambda one: order[one.level])
+
+
+def unanswered(scrape: Scrape) -> Symptom:
+    """Return what is wrong with a target that gave no readings."""
+    reason, remedy = divided(scrape.error)
+    for begin, command in UNANSWERED.items():
+        if scrape.error.startswith(begin):
+            reason, remedy = scrape.error.partition(":")[0], command
+    return Symptom(
+        kind="no_readings",
+        level="trouble",
+        place=scrape.target,
+        reason=reason,
+        remedy=remedy or "see the exporter's log there",
+    )
+
+
+def broken(line: str, *, place: str) -> Symptom:
+    """Return what is wrong with a source or scheduler as a whole, by its own line."""
+    reason, remedy = divided(line)
+    return Symptom(
+        kind="source_broken",
+        level="trouble",
+        place=place,
+        reason=reason,
+        remedy=remedy or "see docs/collection.md, which has a part for each source",
+    )
+
+
+def divided(line: str) -> tuple[str, str]:
+    """Divide an error of a source into what is wrong and what to do."""
+    for mark in ("; ", ": "):
+        reason, found, remedy = line.rpartition(mark)
+        if found:
+            return reason, remedy
+    return line, ""
+
+
+def of_target(target: _Target) -> Iterator[Symptom]:
+    """Go through everything that one target's readings can show."""
+    looks: Iterable[Callable[[_Target], Iterable[Symptom]]] = (
+        _answered, _counters, _max_clock, _wished, _jobs, _failing, _verdicts, _mig, _clock,
+        _dropped, _pace,
+    )  # fmt: skip
+    for look in looks:
+        yield from look(target)
+
+
+def _answered(target: _Target) -> Iterator[Symptom]:
+    usable = sum(one.usable for one in target.judged)
+    hosts = sorted({reading.host for reading in target.readings if reading.host})
+    where = f" of {', '.join(hosts[:3])}" if hosts else ""
+    yield Symptom(
+        kind="answered",
+        level="ok",
+        place=target.place,
+        reason=f"{_gpus(len(target.readings))}{where}; OFU of {usable}",
+    )
+
+
+def _counters(target: _Target) -> Iterator[Symptom]:
+    every = len(target.readings)
+    if all(target.lacking(counter) == every for counter in _PROFILING):
+        yield Symptom(
+            kind="no_profiling_counters",
+            level="trouble",
+            place=target.place,
+            reason=f"no profiling counter at all on {_gpus(every)}",
+            remedy=PROFILE,
+        )
+    else:
+        yield from _needed(
+            target, "tensor_active", "tensor activity (DCGM field 1004)", PROFILE
+        )
+    row = "add the row DCGM_FI_DEV_SM_CLOCK of deploy/dcgm-exporter-counters.csv to the "
+    row += "exporter's list (-f FILE)"
+    yield from _needed(target, "sm_clock_mhz", "SM clock (DCGM field 100)", row)
+
+
+def _needed(target: _Target, counter: str, name: str, absent: str) -> Iterator[Symptom]:
+    """Tell a counter that is not exported from one that some GPUs have no value of."""
+    every, lacking = len(target.readings), target.lacking(counter)
+    if not lacking:
+        return
+    field = "1004" if counter == "tensor_active" else "100"
+    blank = (
+        f"the counter is exported, its value is none: dcgmi dmon -e {field} -c 3 on the host; "
+    )
+    blank += "if that shows N/A too, systemctl restart nvidia-dcgm"
+    yield Symptom(
+        kind=f"{counter}_missing" if lacking == every else f"{counter}_blank",
+        level="trouble",
+        place=target.place,
+        reason=f"no {name} of {lacking} of {_gpus(every)}",
+        remedy=absent if lacking == every else blank,
+    )
+
+
+def _max_clock(target: _Target) -> Iterator[Symptom]:
+    lacking = [one for one in target.judged if one.max_clock_source != "dcgm"]
+    if not lacking:
+        return
+    unknown = [one for one in lacking if not one.max_clock_source]
+    names = sorted({one.reading.model for one in unknown or lacking})
+    models = ", ".join(name or "a model without a name" for name in names)
+    setting = f'; or set max_clock_mhz = {{ "{names[-1]}" = MHZ }} under [collect]'
+    if unknown:
+        reason = f"{_gpus(len(unknown))} do not tell their maximal clock, and models/gpus.toml "
+        reason += f"does not know it of {models}: no OFU"
+    else:
+        sources = ", ".join(sorted({one.max_clock_source for one in lacking}))
+        reason = f"the maximal clock of {models} is not exported; taken from: {sources}"
+    yield Symptom(
+        kind="max_clock_not_exported",
+        level="trouble" if unknown else "note",
+        place=target.place,
+        reason=reason,
+        remedy="add the row DCGM_FI_DEV_MAX_SM_CLOCK of deploy/dcgm-exporter-counters.csv to "
+        f"the exporter's list (-f FILE){setting if names[-1] else ''}",
+    )
+
+
+def _wished(target: _Target) -> Iterator[Symptom]:
+    every = len(target.readings)
+    absent = [name for name in WISHED if every and target.lacking(name) == every]
+    if not absent or target.lacking("tensor_active") == every:
+        return
+    untold = dict.fromkeys(WISHED[name][1] for name in absent)
+    yield Symptom(
+        kind="counters_not_exported",
+        level="note",
+        place=target.place,
+        reason=f"not told without {', '.join(absent)}: {'; '.join(untold)}",
+        remedy="give the exporter deploy/dcgm-exporter-counters.csv (-f FILE); the rows are "
+        + ", ".join(WISHED[name][0] for name in absent),
+    )
+
+
+def _jobs(target: _Target) -> Iterator[Symptom]:
+    owned = sum(bool(one.jobs or one.reading.handover) for one in target.judged)
+    busy = [one for one in target.judged if _is_busy(one.reading)]
+    lost = [one for one in busy if not (one.jobs or one.reading.handover)]
+    if lost:
+        yield Symptom(
+            kind="no_job_labels",
+            level="trouble",
+            place=target.place,
+            reason=f"{_gpus(len(lost))} at work for no job that anything names",
+            remedy="Slurm: start the exporter with --hpc-job-mapping-dir, or set [slurm] "
+            'via = "squeue"; Kubernetes: DCGM_EXPORTER_KUBERNETES=true, or [kubernetes] url; '
+            "a label of your own: job_label under [collect]",
+        )
+    elif not owned:
+        yield Symptom(
+            kind="idle",
+            level="note",
+            place=target.place,
+            reason="no GPU is at work or has a job: whether jobs are named can't be told",
+            remedy="look again while a job runs",
+        )
+
+
+def _failing(target: _Target) -> Iterator[Symptom]:
+    if word := target.scrape.failing:
+        reason, remedy = divided(word)
+        yield Symptom(
+            kind=word if word in FAILING else "failing",
+            level="trouble",
+            place=target.place,
+            reason=word.replace("_", " ") if word in FAILING else reason,
+            remedy=FAILING.get(word, remedy or "see the log of the host engine"),
+        )
+
+
+def _verdicts(target: _Target) -> Iterator[Symptom]:
+    by_word: defaultdict[Quality, list[Judged]] = defaultdict(list)
+    for one in target.judged:
+        if one.quality != "ok":
+            by_word[one.quality].append(one)
+    for word, bad in by_word.items():
+        yield Symptom(
+            kind=word,
+            level="note" if word == "handover" else "trouble",
+            place=target.place,
+            reason=f"{_gpus(len(bad))}: {bad[0].reason}",
+            remedy=BAD[word],
+        )
+
+
+def _mig(target: _Target) -> Iterator[Symptom]:
+    slices = [reading for reading in target.readings if reading.instance]
+    if slices:
+        profiles = Counter(reading.profile or "?" for reading in slices)
+        yield Symptom(
+            kind="mig",
+            level="note",
+            place=target.place,
+            reason=f"{len(slices)} MIG instances ({', '.join(sorted(profiles))}): before "
+            "Hopper, OFU of instances of different sizes can't be compared; each has its own "
+            "history",
+            remedy="nothing to mend; compare an instance with its own past alone",
+        )
+
+
+def _clock(target: _Target) -> Iterator[Symptom]:
+    said = target.scrape.time_ms
+    if said is not None and abs(off := said - target.scrape.asked_ms) > _CLOCK_OFF_MS:
+        yield Symptom(
+            kind="clock_off",
+            level="trouble",
+            place=target.place,
+            reason=f"its clock is {off / 1000:+.0f} s from the one here",
+            remedy="timedatectl set-ntp true (on whichever of the two is wrong)",
+        )
+
+
+def _dropped(target: _Target) -> Iterator[Symptom]:
+    # A shared GPU is listed once for each of its jobs: that is no fault.
+    dropped = [one for one in target.scrape.dropped if not one.reason.startswith(_SHARED)]
+    if not dropped:
+        return
+    first = dropped[0]
+    line = f"line {first.line}: " if first.line else ""
+    reasons = Counter(one.reason for one in dropped)
+    common, _ = reasons.most_common(1)[0]
+    yield Symptom(
+        kind="values_left_out",
+        level="note",
+        place=target.place,
+        reason=f"{len(dropped)} left out of its values, such as {line}{first.metric} "
+        f"{first.raw[:30]!a} ({common})",
+        remedy="leave counters that the GPU does not have out of the exporter's list; "
+        "`ofuwatch collect --once` lists the values",
+    )
+
+
+def _pace(target: _Target) -> Iterator[Symptom]:
+    busy = [one for one in target.judged if _is_busy(one.reading)]
+    if not target.twice:
+        yield Symptom(
+            kind="pace_unknown",
+            level="note",
+            place=target.place,
+            reason="asked once: whether values repeat, stand still or change hands is unknown",
+            remedy="ask a running exporter, with --wait 10s or more",
+        )
+    elif busy and all(one.repeat for one in busy):
+        yield Symptom(
+            kind="slow_collection",
+            level="note",
+            place=target.place,
+            reason="the values are the same as in the round before: it collects more seldom "
+            "than it is asked; repeats are not counted as evidence",
+            remedy="start the exporter with --collect-interval 10000 (DCGM_EXPORTER_INTERVAL), "
+            "its default is 30000 ms; or raise interval under [collect]",
+        )
+
+
+def _is_busy(reading: Reading) -> bool:
+    values = reading.values
+    return (
+        max(values.get("tensor_active", 0.0), values.get("gr_engine_active", 0.0))
+        >= _BUSY_RATIO
+        or values.get("gpu_util_pct", 0.0) >= _BUSY_PCT
+    )
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
