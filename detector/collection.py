@@ -34,6 +34,7 @@ class Collection:
             self._register,
             max_clocks=MaxClocks(table=gpus, configured=config.collect.max_clock_mhz),
             deadline_s=0.9 * config.collect.interval / 1000,
+            interval_ms=config.collect.interval,
         )
         self._troubles: frozenset[str] = frozenset()
         self._stuck = ""

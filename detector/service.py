@@ -239,11 +239,16 @@ class Service:
                 seconds=every_s,
                 id=name,
                 executor=name,
-                next_run_time=datetime.now(UTC),
+                next_run_time=self._first(every_s) if name == "collect" else datetime.now(UTC),
             )
         scheduler.add_listener(self._skipped, EVENT_JOB_MAX_INSTANCES | EVENT_JOB_MISSED)
         scheduler.add_listener(self._failed, EVENT_JOB_ERROR)
         return scheduler
+
+    def _first(self, every_s: float) -> datetime:
+        """When collection starts: rounds that begin with their slots never share one."""
+        every_ms = round(every_s * 1000)
+        return datetime.fromtimestamp(-(-self._clock() // every_ms) * every_ms / 1000, UTC)
 
     def tick(self) -> None:
         """Judge all that is new, as often as there is more to read, if this process leads."""

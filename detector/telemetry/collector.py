@@ -111,6 +111,8 @@ class Collector:
     deadline_s
         How long a round waits for a source; one that takes longer is left behind, and asked
         again once it has come back.
+    interval_ms
+        Time between two rounds; parts have the nearest multiple of it as their time.
     """
 
     def __init__(
@@ -120,9 +122,11 @@ class Collector:
         *,
         max_clocks: MaxClocks,
         deadline_s: float,
+        interval_ms: int = 1,
     ) -> None:
         self._asked = [_Asked(source=source) for source in sources]
         self._register, self._max_clocks, self._deadline_s = register, max_clocks, deadline_s
+        self._interval_ms = interval_ms
         self._memory: Memory = NOTHING
         self._introduced: set[str] = set()
         self._pool = ThreadPoolExecutor(
@@ -145,7 +149,8 @@ class Collector:
             time_ms=now_ms,
             scrapes=tuple(scrapes),
             judged=judged,
-            parts=parts(judged, time_ms=now_ms),
+            # A round that starts a little early or late is still that of its slot.
+            parts=parts(judged, time_ms=round(now_ms / self._interval_ms) * self._interval_ms),
             silent=tuple(silent),
             troubles=(*silent, *troubles),
         )
