@@ -55,8 +55,8 @@ class Remembered:
     ----------
     lines
         The line of each value, GPU by GPU.
-    names
-        Each GPU's counters, and where its first value is among ``lines``.
+    gpus
+        Each GPU, which of the values are its own, and their counters.
     decoder
         Of all values as one JSON array, each within its bounds: a fifth of what ``float`` and
         comparing take. What it refuses is looked at one by one.
@@ -68,7 +68,7 @@ class Remembered:
 
     layout: Layout
     lines: tuple[int, ...] = ()
-    names: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    gpus: tuple[tuple[Entity, slice, tuple[str, ...]], ...] = ()
     decoder: msgspec.json.Decoder[tuple[float, ...]] | None = None
     scaled: tuple[tuple[int, float], ...] = ()
     wide: tuple[int, ...] = ()
@@ -114,14 +114,15 @@ def _remembered(layout: Layout) -> Remembered:
     cells = [cell for cells in by_gpu for cell in cells]
     if not plain:
         return Remembered(layout=layout)
-    names, start = [], 0
-    for gpu in by_gpu:
-        names.append((start, tuple(cell.counter.name for cell in gpu)))
-        start += len(gpu)
+    gpus, start = [], 0
+    for entity, own in zip(layout.entities, by_gpu, strict=True):
+        names = tuple(cell.counter.name for cell in own)
+        gpus.append((entity, slice(start, start + len(own)), names))
+        start += len(own)
     return Remembered(
         layout=layout,
         lines=tuple(cell.line for cell in cells),
-        names=tuple(names),
+        gpus=tuple(gpus),
         decoder=msgspec.json.Decoder(tuple.__class_getitem__(tuple(map(_within, cells)))),
         scaled=tuple((i, cell.scale) for i, cell in enumerate(cells) if cell.scale != 1.0),
         wide=tuple(
@@ -163,16 +164,15 @@ def _readings_at_once(
     values: Sequence[float], layout: Remembered, *, time_ms: int, host: str
 ) -> tuple[Reading, ...]:
     return tuple(
-        _reading(
-            entity, dict(zip(names, values[start : start + len(names)], strict=True)),
-            time_ms=time_ms, own_clock=False, host=host,
-        )
-        for entity, (start, names) in zip(layout.layout.entities, layout.names, strict=True)
-    )  # fmt: skip
+        [
+            _reading(entity, dict(zip(names, values[part], strict=True)), time_ms, False, host)
+            for entity, part, names in layout.gpus
+        ]
+    )
 
 
 def _reading(
-    entity: Entity, values: Mapping[str, float], *, time_ms: int, own_clock: bool, host: str
+    entity: Entity, values: Mapping[str, float], time_ms: int, own_clock: bool, host: str
 ) -> Reading:
     return Reading(
         uuid=entity.uuid,
@@ -221,7 +221,7 @@ def _one_by_one(
         readings.append(
             _reading(
                 entity, {name: found.value for name, found in counters.items()},
-                time_ms=int(newest) or time_ms, own_clock=newest > 0, host=host,
+                int(newest) or time_ms, newest > 0, host,
             )
         )  # fmt: skip
     dropped.sort(key=lambda line: line.line or 0)

@@ -1,0 +1,1 @@
+"""What collection costs: reading a page, scraping many of them, filling histories."""
