@@ -24,7 +24,7 @@ LOST = frozenset({-21, -11, -54, -56, -57})  # the connection, or the engine beh
 NO_PROFILING = frozenset({-6, -17, -29, -33, -36})
 CONTENTION = -37
 MULTI_PASS = -38
-NO_DATA, GPU_LOST, DETACHED = -14, -18, -67
+NO_DATA, NOT_SUPPORTED, GPU_LOST, DETACHED = -14, -6, -18, -67
 
 _TODO = {
     -6: "this GPU or engine does not support it",

@@ -8,7 +8,7 @@ the old ones warn.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,18 +20,14 @@ from detector.telemetry.dcgm_bindings import (
     GPU_LOST,
     LOST,
     MULTI_PASS,
-    NO_DATA,
     NO_PROFILING,
     Bindings,
     code_of,
     explain,
 )
+from detector.telemetry.dcgm_entities import GPU, INSTANCE, Entity, entities_of
 from detector.telemetry.samples import STATIC, Sample, Track, sample, summary
 from detector.telemetry.source import SourceError
-
-GPU, INSTANCE = 1, 4  # DCGM_FE_GPU, DCGM_FE_GPU_I
-_LIVE = 1  # DCGM_FV_FLAG_LIVE_DATA: asked now, not from the cache
-_NAME, _MINOR = 50, 55  # DCGM_FI_DEV_NAME, DCGM_FI_DEV_MINOR_NUMBER
 
 # Profiling fields, and those of them that a MIG instance has: traffic and cycles are the GPU's,
 # and asking an instance for them fills the engine's log and returns nonsense.
@@ -54,24 +50,6 @@ _RETRY_MS = 60_000
 _LONGEST_BACKOFF_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entity:
-    """A GPU or an instance of one."""
-
-    group: int
-    number: int
-    gpu: int
-    uuid: str
-    model: str = ""
-    minor: str = ""
-    instance: str = ""
-    profile: str = ""
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.group, self.number
-
-
 @dataclass(slots=True)
 class _Watch:
     group: Any
@@ -85,7 +63,7 @@ class _Connection:
 
     handle: Any
     system: Any
-    entities: tuple[_Entity, ...] = ()
+    entities: tuple[Entity, ...] = ()
     watches: list[_Watch] = field(default_factory=list)
     tracks: dict[tuple[int, int], Track] = field(default_factory=dict)
     listed_ms: int = 0
@@ -182,7 +160,9 @@ class Engine:
         retry = connection.failing and now_ms - connection.watched_ms >= _RETRY_MS
         if not due and not retry:
             return
-        entities = self._entities(connection)
+        entities = entities_of(
+            self._dcgm, connection.handle, connection.system, address=self._address
+        )
         connection.listed_ms = now_ms
         if entities == connection.entities and connection.watches and not retry:
             return
@@ -198,67 +178,6 @@ class Engine:
         connection.lost = {}
         self._watch(connection)
 
-    def _entities(self, connection: _Connection) -> tuple[_Entity, ...]:
-        discovery = connection.system.discovery
-        supported = discovery.GetAllSupportedGpuIds()
-        if not supported:
-            there = len(discovery.GetAllGpuIds())
-            msg = (
-                f"DCGM at {self._address} supports none of {there} GPUs here"
-                if there
-                else f"DCGM at {self._address} has no GPUs: it may have started before the "
-                "driver; `systemctl restart nvidia-dcgm`"
-            )
-            raise SourceError(msg)
-        gpus = {number: self._gpu(connection, number) for number in supported}
-        return (*gpus.values(), *self._instances(connection, gpus))
-
-    def _gpu(self, connection: _Connection, number: int) -> _Entity:
-        told = connection.system.discovery.GetGpuAttributes(number).identifiers
-        return _Entity(
-            group=GPU, number=number, gpu=number, uuid=_text(told.uuid),
-            model=_text(told.deviceName), minor=self._live(connection, GPU, number, _MINOR),
-        )  # fmt: skip
-
-    def _instances(
-        self, connection: _Connection, gpus: Mapping[int, _Entity]
-    ) -> Iterator[_Entity]:
-        try:
-            tree = self._dcgm.agent.dcgmGetGpuInstanceHierarchy(connection.handle.handle)
-        except Exception as error:
-            if code_of(error) in (NO_DATA, -6):  # no MIG here
-                return
-            raise
-        for node in tree.entityList[: tree.count]:
-            gpu = gpus.get(node.parent.entityId)
-            if node.entity.entityGroupId != INSTANCE or gpu is None:
-                continue
-            number = node.entity.entityId
-            yield _Entity(
-                group=INSTANCE, number=number, gpu=gpu.number, uuid=gpu.uuid, model=gpu.model,
-                minor=gpu.minor, instance=str(node.info.nvmlInstanceId),
-                profile=self._live(connection, INSTANCE, number, _NAME)
-                or f"{node.info.nvmlProfileSlices}g",
-            )  # fmt: skip
-
-    def _live(self, connection: _Connection, group: int, number: int, asked: int) -> str:
-        """Return a text or whole number of an entity; "" where there is none."""
-        pair = self._dcgm.structs.c_dcgmGroupEntityPair_t(group, number)
-        try:
-            found = self._dcgm.agent.dcgmEntitiesGetLatestValues(
-                connection.handle.handle, [pair], [asked], _LIVE
-            )[0]
-        except Exception as error:
-            if code_of(error) is None or code_of(error) in LOST:
-                raise
-            return ""
-        if found.status != 0:
-            return ""
-        if asked == _MINOR:
-            return str(found.value.i64) if 0 <= found.value.i64 < 1024 else ""
-        text = _text(found.value.str)
-        return "" if text.startswith("<<<") else text
-
     def _watch(self, connection: _Connection) -> None:
         """Watch all of it: GPUs and instances apart, since instances lack some fields."""
         # By count and by age: without a count the engine's values froze on some GPUs, and long
@@ -269,7 +188,7 @@ class Engine:
         self._add(connection, gpus, STATIC, every_us=_STATIC_US)
         connection.failing = ""
         divided = {one.gpu for one in instances}
-        kinds: dict[tuple[int, ...], list[_Entity]] = {}
+        kinds: dict[tuple[int, ...], list[Entity]] = {}
         for gpu in gpus:
             if gpu.gpu not in divided:
                 kinds.setdefault(self._profiling(connection, gpu), []).append(gpu)
@@ -277,7 +196,7 @@ class Engine:
             self._add_profiling(connection, members, fields)
         self._add_profiling(connection, instances, OF_INSTANCE)
 
-    def _profiling(self, connection: _Connection, gpu: _Entity) -> tuple[int, ...]:
+    def _profiling(self, connection: _Connection, gpu: Entity) -> tuple[int, ...]:
         """Return which profiling fields a GPU has: models on one node differ."""
         try:
             told = self._dcgm.agent.dcgmProfGetSupportedMetricGroups(
@@ -304,7 +223,7 @@ class Engine:
             raise error
 
     def _add_profiling(
-        self, connection: _Connection, members: Sequence[_Entity], fields: Sequence[int]
+        self, connection: _Connection, members: Sequence[Entity], fields: Sequence[int]
     ) -> None:
         if not members:
             return
@@ -327,7 +246,7 @@ class Engine:
     def _add(
         self,
         connection: _Connection,
-        members: Sequence[_Entity],
+        members: Sequence[Entity],
         fields: Iterable[int],
         *,
         every_us: int,
@@ -357,7 +276,7 @@ class Engine:
     def _without_lost(
         self,
         connection: _Connection,
-        members: Sequence[_Entity],
+        members: Sequence[Entity],
         fields: Sequence[int],
         *,
         every_us: int,
@@ -441,7 +360,3 @@ def _quietly(give_back: Any, *arguments: Any) -> None:
     except Exception as error:
         if code_of(error) is None and type(error).__name__ != "DcgmException":
             raise
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

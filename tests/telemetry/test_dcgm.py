@@ -426,7 +426,7 @@ def test_a_gpu_that_is_divided_meanwhile_is_read_by_instance(host: Host) -> None
     assert only(scrape, f"{UUIDS[0]}/2").values["tensor_active"] == 0.8
 
 
-def test_bits_of_an_interval_are_all_kept_and_an_old_xid_is_no_news(host: Host) -> None:
+def test_clock_event_bits_of_an_interval_are_all_kept(host: Host) -> None:
     host.set("1:0", f112=[[0, 0], [START_S + 12, 4], [START_S + 14, 32], [START_S + 16, 0]])
     host.after(0)
     host.after(10)

@@ -1,0 +1,115 @@
+"""The GPUs of a host engine and their MIG instances: who they are, and whose."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from detector.telemetry.dcgm_bindings import LOST, NO_DATA, NOT_SUPPORTED, Bindings, code_of
+from detector.telemetry.source import SourceError
+
+GPU, INSTANCE = 1, 4  # DCGM_FE_GPU, DCGM_FE_GPU_I
+_LIVE = 1  # DCGM_FV_FLAG_LIVE_DATA: asked now, not from the cache
+_NAME, _MINOR = 50, 55  # DCGM_FI_DEV_NAME, DCGM_FI_DEV_MINOR_NUMBER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """A GPU or an instance of one."""
+
+    group: int
+    number: int
+    gpu: int
+    uuid: str
+    model: str = ""
+    minor: str = ""
+    instance: str = ""
+    profile: str = ""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What DCGM knows it by."""
+        return self.group, self.number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    dcgm: Bindings
+    handle: Any
+    system: Any
+
+
+def entities_of(
+    dcgm: Bindings, handle: Any, system: Any, *, address: str
+) -> tuple[Entity, ...]:
+    """Return GPUs, then instances, as the engine behind ``handle`` knows them.
+
+    Raises
+    ------
+    SourceError
+        When there is no GPU: that is never a success.
+    """
+    asked = _Asked(dcgm=dcgm, handle=handle, system=system)
+    discovery = system.discovery
+    supported = discovery.GetAllSupportedGpuIds()
+    if not supported:
+        there = len(discovery.GetAllGpuIds())
+        msg = (
+            f"DCGM at {address} supports none of {there} GPUs here"
+            if there
+            else f"DCGM at {address} has no GPUs: it may have started before the "
+            "driver; `systemctl restart nvidia-dcgm`"
+        )
+        raise SourceError(msg)
+    gpus = {number: _gpu(asked, number) for number in supported}
+    return (*gpus.values(), *_instances(asked, gpus))
+
+
+def _gpu(asked: _Asked, number: int) -> Entity:
+    told = asked.system.discovery.GetGpuAttributes(number).identifiers
+    return Entity(
+        group=GPU, number=number, gpu=number, uuid=_text(told.uuid),
+        model=_text(told.deviceName), minor=_live(asked, GPU, number, _MINOR),
+    )  # fmt: skip
+
+
+def _instances(asked: _Asked, gpus: Mapping[int, Entity]) -> Iterator[Entity]:
+    try:
+        tree = asked.dcgm.agent.dcgmGetGpuInstanceHierarchy(asked.handle.handle)
+    except Exception as error:
+        if code_of(error) in (NO_DATA, NOT_SUPPORTED):  # no MIG here
+            return
+        raise
+    for node in tree.entityList[: tree.count]:
+        gpu = gpus.get(node.parent.entityId)
+        if node.entity.entityGroupId != INSTANCE or gpu is None:
+            continue
+        number = node.entity.entityId
+        yield Entity(
+            group=INSTANCE, number=number, gpu=gpu.number, uuid=gpu.uuid, model=gpu.model,
+            minor=gpu.minor, instance=str(node.info.nvmlInstanceId),
+            profile=_live(asked, INSTANCE, number, _NAME)
+            or f"{node.info.nvmlProfileSlices}g",
+        )  # fmt: skip
+
+
+def _live(asked: _Asked, group: int, number: int, field_id: int) -> str:
+    """Return a text or whole number of an entity; "" where there is none."""
+    pair = asked.dcgm.structs.c_dcgmGroupEntityPair_t(group, number)
+    try:
+        found = asked.dcgm.agent.dcgmEntitiesGetLatestValues(
+            asked.handle.handle, [pair], [field_id], _LIVE
+        )[0]
+    except Exception as error:
+        if code_of(error) is None or code_of(error) in LOST:
+            raise
+        return ""
+    if found.status != 0:
+        return ""
+    if field_id == _MINOR:
+        return str(found.value.i64) if 0 <= found.value.i64 < 1024 else ""
+    text = _text(found.value.str)
+    return "" if text.startswith("<<<") else text
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
