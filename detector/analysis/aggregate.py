@@ -6,8 +6,9 @@ share counts for each of them. Both steps are pure; the inbox waits for late hos
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from detector.analysis.quality import Judged
 from detector.fleet import Gpu
@@ -43,7 +44,7 @@ class Part:
     gpu_ofu
         OFU of each, in that order; NaN where it is not usable.
     faults
-        Verdict -> how many GPUs have it.
+        Verdict -> how many GPUs are not usable by it. One that lacks a counter is ``blank``.
     fresh
         Whether any of it is new: a part of repeats alone only stands in for its host.
     """
@@ -59,6 +60,15 @@ class Part:
     faults: Mapping[str, int] = field(default_factory=dict)
     fresh: bool = True
 
+    def without(self, uuids: Collection[str]) -> Self:
+        """Return the part without some GPUs' OFU, which other parts tell."""
+        kept = [
+            math.nan if gpu.uuid in uuids else value
+            for gpu, value in zip(self.roster, self.gpu_ofu, strict=True)
+        ]
+        usable = [value for value in kept if not math.isnan(value)]
+        return replace(self, ofu=_mean(usable), gpus=len(usable), gpu_ofu=tuple(kept))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
@@ -66,15 +76,26 @@ class Merged:
 
     Attributes
     ----------
+    ofu
+        Mean over the usable GPUs of all hosts; NaN where there is none.
+    gpus
+        How many those are.
     gpu_ofu
         OFU of each GPU in the roster's order, NaN for no data; empty without a roster.
+    faults
+        Host, verdict, and how many of the host's GPUs are not usable by it.
     """
 
     ofu: float
-    gpus: float
+    gpus: int
     fields: Mapping[str, float]
     gpu_ofu: tuple[float, ...] = ()
-    faults: Mapping[str, int] = field(default_factory=dict)
+    faults: tuple[tuple[str, str, int], ...] = ()
+
+    @property
+    def unusable(self) -> int:
+        """How many GPUs answer and cannot be used."""
+        return sum(count for _, _, count in self.faults)
 
 
 def parts(judged: Iterable[Judged], *, time_ms: int) -> tuple[Part, ...]:
@@ -85,16 +106,20 @@ def parts(judged: Iterable[Judged], *, time_ms: int) -> tuple[Part, ...]:
     time_ms
         The round's own time, by our clock: hosts whose clocks differ still come together.
     """
-    grouped: defaultdict[tuple[str, str], dict[str, Judged]] = defaultdict(dict)
+    best: dict[tuple[str, str], Judged] = {}
     for one in judged:
         for job in one.jobs:
-            here = grouped[job, one.reading.host]
-            other = here.get(one.reading.entity)
-            # Two exporters of one host say the same twice; the better answer counts.
+            key = job, one.reading.entity
+            other = best.get(key)
+            # Two targets say the same of a GPU; the better answer counts, whatever they call
+            # its host.
             if other is None or (one.usable, not one.repeat) > (other.usable, not other.repeat):
-                here[one.reading.entity] = one
+                best[key] = one
+    grouped: defaultdict[tuple[str, str], list[Judged]] = defaultdict(list)
+    for (job, _), one in best.items():
+        grouped[job, one.reading.host].append(one)
     return tuple(
-        _part(job, host, sorted(here.values(), key=_place), time_ms=time_ms)
+        _part(job, host, sorted(here, key=_place), time_ms=time_ms)
         for (job, host), here in grouped.items()
     )
 
@@ -116,9 +141,13 @@ def _part(job: str, host: str, here: Sequence[Judged], *, time_ms: int) -> Part:
         fields=_fields([one.reading for one in usable]),
         roster=tuple(_gpu(one.reading) for one in here),
         gpu_ofu=tuple(one.ofu if one.usable else math.nan for one in here),
-        faults=dict(Counter(one.quality for one in here if one.quality != "ok")),
+        faults=dict(Counter(_fault(one) for one in here if not one.usable)),
         fresh=any(not one.repeat for one in here),
     )
+
+
+def _fault(one: Judged) -> str:
+    return "blank" if one.quality == "ok" else one.quality
 
 
 def _fields(readings: Sequence[Reading]) -> dict[str, float]:
@@ -147,31 +176,46 @@ def merge(found: Sequence[Part], roster: Sequence[Gpu] = ()) -> Merged | None:
     """Return a job's scrape from its hosts' parts; None when nothing in them is new.
 
     A host counts by its usable GPUs; a GPU that two hosts' parts name counts once, by the later
-    one. ``ofu`` is NaN where no GPU of any host is usable.
+    one.
     """
     if not any(part.fresh for part in found):
         return None
     latest = {part.host: part for part in sorted(found, key=lambda part: part.time_ms)}
-    hosts = list(latest.values())
-    weights = [part.gpus for part in hosts]
-    total = sum(weights)
+    hosts = _each_once(sorted(latest.values(), key=lambda part: part.host))
+    total = sum(part.gpus for part in hosts)
     fields: dict[str, float] = {}
     for name in dict.fromkeys(name for part in hosts for name in part.fields):
         having = [part for part in hosts if part.gpus and name in part.fields]
         counted = sum(part.gpus for part in having)
         if counted:
-            fields[name] = sum(part.gpus * part.fields[name] for part in having) / counted
-    faults: Counter[str] = Counter()
-    for part in hosts:
-        faults.update(part.faults)
+            fields[name] = math.fsum(part.gpus * part.fields[name] for part in having) / counted
     mean = math.fsum(part.gpus * part.ofu for part in hosts if part.gpus)
     return Merged(
+        # A mean of ratios is one, but for the last bit.
         ofu=min(1.0, max(0.0, mean / total)) if total else math.nan,
-        gpus=float(total),
+        gpus=total,
         fields=fields,
         gpu_ofu=_vector(hosts, roster),
-        faults=dict(faults),
+        faults=tuple(
+            (part.host, quality, count)
+            for part in hosts
+            for quality, count in sorted(part.faults.items())
+        ),
     )
+
+
+def _each_once(hosts: Sequence[Part]) -> list[Part]:
+    """Return the parts with no GPU in two of them: a host may have two names for a while."""
+    seen = Counter(gpu.uuid for part in hosts for gpu in part.roster)
+    if len(seen) == seen.total():
+        return list(hosts)
+    taken: set[str] = set()
+    kept = []
+    for part in sorted(hosts, key=lambda part: part.time_ms, reverse=True):
+        own = {gpu.uuid for gpu in part.roster}
+        kept.append(part.without(taken) if own & taken else part)
+        taken |= own
+    return sorted(kept, key=lambda part: part.host)
 
 
 def _vector(hosts: Sequence[Part], roster: Sequence[Gpu]) -> tuple[float, ...]:
@@ -181,5 +225,6 @@ def _vector(hosts: Sequence[Part], roster: Sequence[Gpu]) -> tuple[float, ...]:
         gpu.uuid: value
         for part in hosts
         for gpu, value in zip(part.roster, part.gpu_ofu, strict=True)
+        if not math.isnan(value)
     }
     return tuple(values.get(gpu.uuid, math.nan) for gpu in roster)

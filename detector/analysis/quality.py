@@ -3,14 +3,17 @@
     reading, what was remembered of its GPU -> OFU, verdict, reason
 
 A fold over readings: :func:`judge` takes what was remembered and gives it back. Only what is
-``ok`` feeds a baseline. A verdict that needs more than one reading (stale, frozen, handover,
-blank) is never given for the first.
+``ok`` feeds a baseline. What is remembered is of a GPU as one target shows it, since two
+exporters of one host hand out their collections at times of their own. All spans are measured
+by our clock: a source's own clock only tells whether a reading is a new one.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec.structs import replace
 
 from detector.analysis.ofu import MAX_RATIO, GpuTable
 from detector.reading import Reading, Scrape
@@ -21,16 +24,17 @@ Quality = Literal[
 ]  # fmt: skip
 ClockSource = Literal["dcgm", "config", "table", "observed", ""]
 
-# Values that are repeated for longer than this were not collected anew. dcgm-exporter collects
-# every 30 s by default, and one collection may fail.
-_HELD_MS = 75_000
+# What is repeated for longer than this was not collected anew. dcgm-exporter collects every
+# 30 s by default, and one collection may fail.
+HELD_MS = 75_000
 
-# By clocks that advance, equal values of a busy GPU are a coincidence for a while. Chosen: five
-# minutes, six digits each, of a mean over seconds.
-_FROZEN_MS = 300_000
+# Ratios of a busy GPU have six digits each: that all of them stay while its other counters move
+# is a coincidence for a while. Chosen: five minutes, and ten readings where those are rare.
+_FROZEN_MS, _FROZEN_READINGS = 300_000, 10
 
-# A GPU is busy at half of its time (GPU_UTIL), or at this power where that is not told. 300 W:
-# chosen, idle boards draw up to 200 W, and a busy one at least half of its limit.
+# A GPU is busy at half of its time (GPU_UTIL), or at this power where that is not told: half of
+# its limit, or 300 W where that is not told either. Chosen: idle boards draw up to 200 W, a
+# quarter of their limit, and busy ones at least half of it.
 _BUSY_PCT = 50.0
 _BUSY_W = 300.0
 _BUSY_SHARE = 0.5
@@ -41,7 +45,9 @@ _OBSERVED_READINGS = 100
 # What is forgotten of GPUs that are gone. Chosen: a node that is rebooted is back sooner.
 _FORGET_MS = 3_600_000
 
-_ENGINES = ("gr_engine_active", "sm_active", "dram_active")
+# Counters that cannot be 0 on a GPU that is busy. DRAM activity may round to it.
+_ENGINES = ("gr_engine_active", "sm_active")
+_NEVER_MS = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,28 +83,41 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is remembered of one GPU or instance.
+    """What is remembered of one GPU or instance; all times are ours but ``time_ms``.
 
     Attributes
     ----------
-    changed_ms
-        Since when its values are what they are.
+    time_ms
+        The latest reading's own time.
+    seen_ms
+        When the latest reading was made.
+    fresh_ms
+        When its values were met first.
+    began_ms
+        When those before them were: what the values are a mean of began then.
+    frozen_ms, frozen_readings
+        Since when, and for how many new readings, the ratios are bit for bit the same.
+    handed_ms
+        When it was last seen to have changed hands; -1 for never.
     jobs
         Whose it was; None where the reading itself said that it changed hands: its successor is
         the new tenant's then, and no change.
     complete
         Whether it has ever had all that OFU needs.
-    given
-        Whether it changed hands within this reading.
+    reported_mhz
+        The maximal clock that it last reported itself.
     """
 
     time_ms: int
     seen_ms: int
-    changed_ms: int
+    fresh_ms: int
+    began_ms: int
+    frozen_ms: int
+    frozen_readings: int
+    handed_ms: int
     values: Mapping[str, float]
     jobs: tuple[str, ...] | None
     complete: bool
-    given: bool
     reported_mhz: float
     max_clock_mhz: float
     max_clock_source: ClockSource
@@ -110,11 +129,14 @@ class Memory:
 
     Attributes
     ----------
+    known
+        Target and entity -> what is known of it there.
     observed
         GPU model -> highest clock that was read on any GPU of it, and of how many readings.
+        A GPU of unknown model stands for itself.
     """
 
-    known: Mapping[str, Known] = field(default_factory=dict)
+    known: Mapping[tuple[str, str], Known] = field(default_factory=dict)
     observed: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
@@ -166,35 +188,113 @@ def judge(
         When the round was made, by our clock.
     """
     known = {
-        entity: one
-        for entity, one in memory.known.items()
-        if now_ms - one.seen_ms <= _FORGET_MS
+        key: one for key, one in memory.known.items() if now_ms - one.seen_ms <= _FORGET_MS
     }
-    observed = dict(memory.observed)
+    rounds = [(scrape, _once(scrape.readings)) for scrape in scrapes]
+    observed = _observed(memory.observed, rounds)
     judged = []
-    for scrape in scrapes:
-        for reading in scrape.readings:
-            before = known.get(reading.entity)
-            clock = reading.values.get("sm_clock_mhz", 0.0)
-            high, count = observed.get(reading.model, (0.0, 0))
-            observed[reading.model] = max(high, clock), min(count + 1, _OBSERVED_READINGS)
-            found = max_clocks.find(reading, before, observed[reading.model])
-            one = _judged(reading, before, found, failing=scrape.failing, now_ms=now_ms)
+    for scrape, readings in rounds:
+        for reading in readings:
+            key = scrape.target, reading.entity
+            before = known.get(key)
+            top = max_clocks.find(
+                reading, before, observed.get(reading.model or reading.uuid, (0.0, 0))
+            )
+            at = _Moment(reading, before, now_ms)
+            one = _judged(at, top, failing=scrape.failing)
             judged.append(one)
-            known[reading.entity] = _remembered(one, before, now_ms=now_ms)
+            known[key] = _remembered(at, one)
     return tuple(judged), Memory(known=known, observed=observed)
 
 
-def _judged(
-    reading: Reading,
-    before: Known | None,
-    top: tuple[float, ClockSource],
-    *,
-    failing: str,
-    now_ms: int,
-) -> Judged:
+def _once(readings: tuple[Reading, ...]) -> Iterable[Reading]:
+    """Return each entity once: what is told of it twice at one time is one reading."""
+    by_entity = {reading.entity: reading for reading in reversed(readings)}
+    if len(by_entity) == len(readings):
+        return readings
+    for reading in readings:
+        kept = by_entity[reading.entity]
+        if kept is not reading:
+            by_entity[reading.entity] = replace(
+                kept,
+                values={**reading.values, **kept.values},
+                jobs=tuple(dict.fromkeys((*kept.jobs, *reading.jobs))),
+            )
+    return by_entity.values()
+
+
+def _observed(
+    before: Mapping[str, tuple[float, int]],
+    rounds: Iterable[tuple[Scrape, Iterable[Reading]]],
+) -> dict[str, tuple[float, int]]:
+    """Return the highest clocks with those of this round, before it is judged by them."""
+    observed = dict(before)
+    for _, readings in rounds:
+        for reading in readings:
+            clock = reading.values.get("sm_clock_mhz")
+            if clock is not None:
+                model = reading.model or reading.uuid
+                high, count = observed.get(model, (0.0, 0))
+                observed[model] = max(high, clock), min(count + 1, _OBSERVED_READINGS)
+    return observed
+
+
+class _Moment:
+    """A reading beside what was known before it.
+
+    Attributes
+    ----------
+    fresh
+        Whether it is a new reading, not the one before handed out once more.
+    began_ms
+        When what its values are a mean of began, by our clock.
+    handed_ms
+        When it was last seen to have changed hands; -1 for never.
+    frozen
+        Whether its ratios are those of the reading before, bit for bit.
+    """
+
+    __slots__ = ("before", "began_ms", "fresh", "frozen", "handed_ms", "now_ms", "reading")
+
+    def __init__(self, reading: Reading, before: Known | None, now_ms: int) -> None:
+        self.reading, self.before, self.now_ms = reading, before, now_ms
+        if before is None:
+            self.fresh, self.frozen = True, False
+            self.began_ms = now_ms - 1  # some time ago
+            self.handed_ms = now_ms if reading.handover else _NEVER_MS
+            return
+        self.fresh = _is_fresh(reading, before)
+        self.began_ms = before.fresh_ms if self.fresh else before.began_ms
+        other = before.jobs is not None and reading.jobs != before.jobs
+        self.handed_ms = now_ms if reading.handover or other else before.handed_ms
+        self.frozen = _ratios(reading.values) == _ratios(before.values)
+
+
+def _is_fresh(reading: Reading, before: Known) -> bool:
+    """Whether a reading is a new one.
+
+    By the source's clock where it has one: it advanced, or was set back by far. Else by the
+    values of all counters, where those tell: ratios of a busy GPU have six digits, and the
+    energy it used only grows. An idle GPU may read the same for ever.
+    """
+    if reading.own_clock:
+        advanced = reading.time_ms - before.time_ms
+        return advanced > 0 or advanced < -HELD_MS
+    values = reading.values
+    if values != before.values:
+        return True
+    busy = any(0.0 < value < 1.0 for value in _ratios(values))
+    return not busy and not values.get("energy_j")
+
+
+def _ratios(values: Mapping[str, float]) -> tuple[float, ...]:
+    return tuple(value for name, value in values.items() if name.endswith("_active"))
+
+
+def _judged(at: _Moment, top: tuple[float, ClockSource], *, failing: str) -> Judged:
+    reading = at.reading
     value, missing = _ofu(reading, top[0])
-    quality, reason = _verdict(reading, before, top, missing, failing=failing, now_ms=now_ms)
+    quality, reason = _verdict(at, top, missing, failing=failing)
     return Judged(
         reading=reading,
         jobs=() if quality == "handover" else reading.jobs,
@@ -203,7 +303,7 @@ def _judged(
         reason=reason or (f"missing: {', '.join(missing)}" if missing else ""),
         max_clock_mhz=top[0],
         max_clock_source=top[1],
-        repeat=_is_repeat(reading, before),
+        repeat=not at.fresh,
     )
 
 
@@ -221,56 +321,48 @@ def _ofu(reading: Reading, max_clock_mhz: float) -> tuple[float, tuple[str, ...]
 
 
 def _verdict(
-    reading: Reading,
-    before: Known | None,
-    top: tuple[float, ClockSource],
-    missing: tuple[str, ...],
-    *,
-    failing: str,
-    now_ms: int,
+    at: _Moment, top: tuple[float, ClockSource], missing: tuple[str, ...], *, failing: str
 ) -> tuple[Quality, str]:
     """Return the first verdict that holds, the surest first."""
+    reading, before = at.reading, at.before
+    if at.handed_ms > at.began_ms or reading.handover:
+        now = ", ".join(reading.handover or reading.jobs) or "nobody"
+        return "handover", f"changed hands within the interval, now {now}"
     counters = [name for name in missing if name != "max_sm_clock_mhz"]
     if counters and failing == "contention":
         return "contention", "another profiler holds the counters of this host"
     if counters and before is not None and before.complete:
         return "blank", f"{', '.join(counters)} came before and does not now"
-    if reading.values.get("sm_clock_mhz", 0.0) > MAX_RATIO * top[0]:
-        clock = reading.values["sm_clock_mhz"]
+    clock = reading.values.get("sm_clock_mhz", 0.0)
+    if clock > MAX_RATIO * top[0]:
         return "out_of_bounds", f"SM clock {clock:g} MHz is above the maximum of {top[0]:g} MHz"
     if _is_mismatch(reading):
         return "zero_mismatch", (
-            "the GPU is busy, yet all its profiling counters are exactly 0; "
+            "the GPU is busy, yet its profiling counters are exactly 0; "
             "restart its host engine or exporter"
         )
-    if before is None:
-        return "ok", ""
-    return _against(reading, before, top, now_ms=now_ms)
+    return _against(at, top)
 
 
-def _against(
-    reading: Reading, before: Known, top: tuple[float, ClockSource], *, now_ms: int
-) -> tuple[Quality, str]:
+def _against(at: _Moment, top: tuple[float, ClockSource]) -> tuple[Quality, str]:
     """Return the verdict by what was read before."""
-    given = before.given and _is_repeat(reading, before)
-    other = before.jobs is not None and reading.jobs != before.jobs
-    if reading.handover or other or given:
-        now = ", ".join(reading.handover or reading.jobs) or "nobody"
-        return "handover", f"changed hands within the interval, now {now}"
+    reading, before, now_ms = at.reading, at.before, at.now_ms
+    if before is None:
+        # Nothing is known of its clock yet, so a much older time may also be a wrong one.
+        age_ms = now_ms - reading.time_ms if reading.own_clock else 0
+        return ("stale", f"read {age_ms / 1000:.0f} s ago") if age_ms > HELD_MS else ("ok", "")
     if reading.own_clock and reading.time_ms < before.time_ms:
-        late = (before.time_ms - reading.time_ms) / 1000
-        return "stale", f"its clock went back by {late:.0f} s"
-    if _is_repeat(reading, before):
-        # By the source's own clock, its age; else since when the same values come.
-        since = reading.time_ms if reading.own_clock else before.changed_ms
-        if now_ms - since > _HELD_MS:
-            word: Quality = "stale" if reading.own_clock else "frozen"
-            return word, f"the same reading for {(now_ms - since) / 1000:.0f} s"
-    elif _same(reading, before) and now_ms - before.changed_ms > _FROZEN_MS:
-        since_s = (now_ms - before.changed_ms) / 1000
-        return "frozen", f"all values bit for bit the same for {since_s:.0f} s"
+        late_s = (before.time_ms - reading.time_ms) / 1000
+        return "stale", f"its clock went back by {late_s:.0f} s"
+    if not at.fresh and now_ms - before.fresh_ms > HELD_MS:
+        return "stale", f"the same reading for {(now_ms - before.fresh_ms) / 1000:.0f} s"
+    frozen_ms = now_ms - before.frozen_ms
+    long = frozen_ms > _FROZEN_MS and before.frozen_readings >= _FROZEN_READINGS
+    # A hang may stand still at 0, and so may its ratios.
+    if at.frozen and long and 0.0 < reading.values.get("tensor_active", 0.0) < 1.0:
+        return "frozen", f"all ratios bit for bit the same for {frozen_ms / 1000:.0f} s"
     known = before.max_clock_mhz, before.max_clock_source
-    if before.max_clock_source and top != known and top[1] != "observed":
+    if before.max_clock_source and top != known:
         return "clock_source_changed", (
             f"the maximal clock is now {top[0]:g} MHz ({top[1] or 'unknown'}), "
             f"was {known[0]:g} MHz ({known[1]})"
@@ -279,6 +371,10 @@ def _against(
 
 
 def _is_mismatch(reading: Reading) -> bool:
+    """Whether the profiling counters are dead: exactly 0 while the GPU is busy.
+
+    A job that hangs and spins keeps the engine active, and an idle GPU is not busy.
+    """
     values = reading.values
     engines = [values[name] for name in _ENGINES if name in values]
     if not engines or any(engines) or values.get("tensor_active", 0.0) != 0.0:
@@ -287,44 +383,30 @@ def _is_mismatch(reading: Reading) -> bool:
         return values["gpu_util_pct"] >= _BUSY_PCT
     if reading.instance:
         return False  # power is the whole board's, and other instances may use it
-    limit = values.get("power_limit_w", _BUSY_W / _BUSY_SHARE)
-    return values.get("power_w", 0.0) >= max(_BUSY_W, _BUSY_SHARE * limit)
+    limit = values.get("power_limit_w", 0.0)
+    return values.get("power_w", 0.0) >= (_BUSY_SHARE * limit if limit else _BUSY_W)
 
 
-def _is_repeat(reading: Reading, before: Known | None) -> bool:
-    """Whether this is the reading that was made before, handed out once more."""
-    if before is None:
-        return False
-    if reading.own_clock:
-        return reading.time_ms <= before.time_ms
-    return _same(reading, before)
-
-
-def _same(reading: Reading, before: Known) -> bool:
-    """Whether a GPU that does something shows the very values of before.
-
-    An idle one may: zeros, a parked clock, and a power that some meters round.
-    """
-    busy = any(
-        0.0 < value < 1.0 for name, value in reading.values.items() if name.endswith("_active")
-    )
-    return busy and reading.values == before.values
-
-
-def _remembered(one: Judged, before: Known | None, *, now_ms: int) -> Known:
-    reading = one.reading
-    unchanged = before is not None and reading.values == before.values
+def _remembered(at: _Moment, one: Judged) -> Known:
+    reading, before, now_ms = at.reading, at.before, at.now_ms
     reported = reading.values.get("max_sm_clock_mhz", math.nan)
     if math.isnan(reported) and before is not None:
         reported = before.reported_mhz
+    frozen = before if at.frozen else None
     complete = {"tensor_active", "sm_clock_mhz"} <= reading.values.keys()
+    time_ms = reading.time_ms
+    if before is not None and not at.fresh:
+        time_ms = max(time_ms, before.time_ms)
     return Known(
-        time_ms=max(reading.time_ms, before.time_ms) if before is not None else reading.time_ms,
+        time_ms=time_ms,
         seen_ms=now_ms,
-        changed_ms=before.changed_ms if before is not None and unchanged else reading.time_ms,
+        fresh_ms=now_ms if at.fresh or before is None else before.fresh_ms,
+        began_ms=at.began_ms,
+        frozen_ms=now_ms if frozen is None else frozen.frozen_ms,
+        frozen_readings=0 if frozen is None else frozen.frozen_readings + at.fresh,
+        handed_ms=at.handed_ms,
         values=reading.values,
         jobs=None if reading.handover else reading.jobs,
-        given=one.quality == "handover",
         complete=complete or (before is not None and before.complete),
         reported_mhz=reported,
         max_clock_mhz=one.max_clock_mhz,
