@@ -74,7 +74,8 @@ def _run(config: "Config", file: Path) -> None:
 def _round(config: "Config", kind: str | None, targets: tuple[str, ...]) -> "Round":
     from detector.cli.sourcing import chosen, rounds
 
-    return rounds(config, chosen(config, kind, targets), waits_s=())[-1]
+    sources = [one.source for one in chosen(config, kind, targets)]
+    return rounds(config, sources, waits_s=())[-1]
 
 
 def _by_job(found: "Round") -> dict[str | None, list["Judged"]]:

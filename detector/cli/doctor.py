@@ -1,6 +1,7 @@
 """``ofuwatch doctor``: what of collection works, what is missing, and what mends it."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from detector.cli import EXIT_PROBLEM, fail
 from detector.cli.opening import config_option, read_config
 
 if TYPE_CHECKING:
+    from detector.cli.sourcing import Chosen
     from detector.config import Config
     from detector.telemetry.diagnosis import Symptom
 
@@ -84,16 +86,26 @@ def _asked(
         return [broken(str(error), place=kind or "sources")]
     # A file says the same twice.
     waits = () if wait_s == 0 or files_only(targets) else (wait_s,)
-    found = rounds(config, sources, waits_s=waits)
-    silent = [broken(line, place="") for line in found[-1].silent]
-    return silent + diagnose([(one.scrapes, one.judged) for one in found])
+
+    def look(one: "Chosen") -> list["Symptom"]:
+        found = rounds(config, [one.source], waits_s=waits)
+        silent = [broken(line, place="") for line in found[-1].silent]
+        return silent + diagnose([(made.scrapes, made.judged) for made in found], kind=one.kind)
+
+    with ThreadPoolExecutor(max_workers=len(sources)) as pool:
+        return [symptom for found in pool.map(look, sources) for symptom in found]
 
 
 def _node(config: "Config", *, wait_s: float) -> list["Symptom"]:
     """Look at whatever this node may have; what is not there matters only if nothing is."""
-    groups = [_asked(config, kind, targets, wait_s=wait_s) for kind, targets in _ON_NODE]
+
+    def look(one: tuple[str, tuple[str, ...]]) -> list["Symptom"]:
+        return _asked(config, one[0], one[1], wait_s=wait_s)
+
+    with ThreadPoolExecutor(max_workers=len(_ON_NODE)) as pool:
+        groups = list(pool.map(look, _ON_NODE))
     if any(_answers(group) for group in groups):
-        return [symptom for group in groups if _answers(group) for symptom in group]
+        groups = [group for group in groups if _answers(group)]
     return [symptom for group in groups for symptom in group]
 
 

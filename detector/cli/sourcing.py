@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -13,7 +13,16 @@ from detector.cli.opening import refused
 if TYPE_CHECKING:
     from detector.config import Config, SourceSettings
     from detector.telemetry.collector import Round
+    from detector.telemetry.remedies import Kind
     from detector.telemetry.source import Source
+
+
+class Chosen(NamedTuple):
+    """A source, and what type it is of."""
+
+    kind: "Kind"
+    source: "Source"
+
 
 ALL = "all-configured"  # what no --source means too
 TYPES = ("exporter", "prometheus", "dcgm", "nvml")
@@ -60,7 +69,7 @@ def max_clocks(config: "Config") -> Any:
     return MaxClocks(table=content.gpus, configured=config.collect.max_clock_mhz)
 
 
-def chosen(config: "Config", kind: str | None, targets: tuple[str, ...]) -> "Sequence[Source]":
+def chosen(config: "Config", kind: str | None, targets: tuple[str, ...]) -> list["Chosen"]:
     """Return what the options name: configured sources, or one made for the targets.
 
     Leaves with one line when they name none.
@@ -70,15 +79,14 @@ def chosen(config: "Config", kind: str | None, targets: tuple[str, ...]) -> "Seq
     SourceError
         When one cannot work at all.
     """
-    from detector import sources
-    from detector.tables import ContentErrors
-
     settings: Iterable[SourceSettings]
     kind = None if kind == ALL else kind
     if targets or (kind in TYPES and not any(one.name == kind for one in config.sources)):
         files = [target for target in targets if _is_file(target)]
         if files:
-            return [_Pages(files), *_sources_of(kind, targets, files)]
+            others = tuple(target for target in targets if target not in files)
+            pages = Chosen(kind="exporter", source=_Pages(files))
+            return [pages, *(_built([made("exporter", others)]) if others else ())]
         settings = [made(kind or "exporter", targets)]
     elif kind is not None:
         settings = [one for one in config.sources if one.name == kind]
@@ -91,10 +99,21 @@ def chosen(config: "Config", kind: str | None, targets: tuple[str, ...]) -> "Seq
         settings = config.sources
         if not settings:
             fail("no [[source]] is configured: name one with --source exporter --target URL")
+    return _built(settings)
+
+
+def _built(settings: "Iterable[SourceSettings]") -> list["Chosen"]:
+    from detector import sources
+    from detector.tables import ContentErrors
+
+    found = []
     try:
-        return list(sources.built(map(_hurried, settings)))
+        for one in settings:
+            kind = cast("Kind", one.__struct_config__.tag)
+            found.append(Chosen(kind=kind, source=sources.source(_hurried(one))))
     except ContentErrors as errors:
         refused(errors)
+    return found
 
 
 def _hurried(settings: "SourceSettings") -> "SourceSettings":
@@ -105,15 +124,6 @@ def _hurried(settings: "SourceSettings") -> "SourceSettings":
     if isinstance(settings, DcgmSettings):
         return msgspec.structs.replace(settings, interval=Duration.parse("1s"))
     return settings
-
-
-def _sources_of(
-    kind: str | None, targets: tuple[str, ...], files: Sequence[str]
-) -> "Sequence[Source]":
-    from detector import sources
-
-    others = tuple(target for target in targets if target not in files)
-    return [sources.source(made(kind or "exporter", others))] if others else []
 
 
 def files_only(targets: Sequence[str]) -> bool:

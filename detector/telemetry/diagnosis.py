@@ -12,7 +12,8 @@ from typing import Literal
 
 from detector.analysis.quality import Judged, Quality
 from detector.reading import Reading, Scrape
-from detector.telemetry.remedies import BAD, FAILING, PROFILE, UNANSWERED, WISHED
+from detector.telemetry import remedies
+from detector.telemetry.remedies import BAD, FAILING, NEEDED, ROWS, UNANSWERED, WISHED, Kind
 
 Level = Literal["ok", "note", "trouble"]
 
@@ -58,6 +59,7 @@ class _Target:
 
     scrape: Scrape
     judged: tuple[Judged, ...]
+    kind: Kind
     twice: bool
 
     @property
@@ -73,13 +75,17 @@ class _Target:
         return sum(counter not in reading.values for reading in self.readings)
 
 
-def diagnose(rounds: Sequence[tuple[Sequence[Scrape], Sequence[Judged]]]) -> list[Symptom]:
+def diagnose(
+    rounds: Sequence[tuple[Sequence[Scrape], Sequence[Judged]]], *, kind: Kind
+) -> list[Symptom]:
     """Return what one or two rounds show, target by target, trouble first.
 
     Parameters
     ----------
     rounds
-        Scrapes with jobs filled in and what was judged of them, oldest first.
+        Scrapes with jobs filled in and what was judged of them, oldest first, of one source.
+    kind
+        That source's type: remedies differ.
     """
     scrapes, judged = rounds[-1]
     # A reading belongs to the scrape that holds it; two targets may name one GPU.
@@ -91,25 +97,27 @@ def diagnose(rounds: Sequence[tuple[Sequence[Scrape], Sequence[Judged]]]) -> lis
         target = _Target(
             scrape=scrape,
             judged=tuple(here),
+            kind=kind,
             twice=scrape.target in before and not scrape.error,
         )
-        found += of_target(target) if not scrape.error else [unanswered(scrape)]
+        found += of_target(target) if not scrape.error else [_unanswered(target)]
     order = {"trouble": 0, "note": 1, "ok": 2}
     return sorted(found, key=lambda one: order[one.level])
 
 
-def unanswered(scrape: Scrape) -> Symptom:
-    """Return what is wrong with a target that gave no readings."""
-    reason, remedy = divided(scrape.error)
-    for begin, command in UNANSWERED.items():
-        if scrape.error.startswith(begin):
-            reason, remedy = scrape.error.partition(":")[0], command
+def _unanswered(target: _Target) -> Symptom:
+    error = target.scrape.error
+    reason, remedy = divided(error)
+    if target.kind == "exporter":
+        for begin, command in UNANSWERED.items():
+            if error.startswith(begin):
+                reason, remedy = error.partition(":")[0], command
     return Symptom(
         kind="no_readings",
         level="trouble",
-        place=scrape.target,
+        place=target.place,
         reason=reason,
-        remedy=remedy or "see the exporter's log there",
+        remedy=remedy or "see the log of what was asked there",
     )
 
 
@@ -158,40 +166,30 @@ def _answered(target: _Target) -> Iterator[Symptom]:
 
 def _counters(target: _Target) -> Iterator[Symptom]:
     every = len(target.readings)
-    if all(target.lacking(counter) == every for counter in _PROFILING):
+    none = all(target.lacking(counter) == every for counter in _PROFILING)
+    if none:
         yield Symptom(
             kind="no_profiling_counters",
             level="trouble",
             place=target.place,
             reason=f"no profiling counter at all on {_gpus(every)}",
-            remedy=PROFILE,
+            remedy=remedies.profile(target.kind),
         )
-    else:
-        yield from _needed(
-            target, "tensor_active", "tensor activity (DCGM field 1004)", PROFILE
-        )
-    row = "add the row DCGM_FI_DEV_SM_CLOCK of deploy/dcgm-exporter-counters.csv to the "
-    row += "exporter's list (-f FILE)"
-    yield from _needed(target, "sm_clock_mhz", "SM clock (DCGM field 100)", row)
-
-
-def _needed(target: _Target, counter: str, name: str, absent: str) -> Iterator[Symptom]:
-    """Tell a counter that is not exported from one that some GPUs have no value of."""
-    every, lacking = len(target.readings), target.lacking(counter)
-    if not lacking:
-        return
-    field = "1004" if counter == "tensor_active" else "100"
-    blank = (
-        f"the counter is exported, its value is none: dcgmi dmon -e {field} -c 3 on the host; "
-    )
-    blank += "if that shows N/A too, systemctl restart nvidia-dcgm"
-    yield Symptom(
-        kind=f"{counter}_missing" if lacking == every else f"{counter}_blank",
-        level="trouble",
-        place=target.place,
-        reason=f"no {name} of {lacking} of {_gpus(every)}",
-        remedy=absent if lacking == every else blank,
-    )
+    for counter in NEEDED:
+        lacking = target.lacking(counter)
+        if lacking and not (none and counter == "tensor_active"):
+            # Where some GPUs have it, it is exported; the others' values were none.
+            absent = lacking == every
+            yield Symptom(
+                kind=f"{counter}_missing" if absent else f"{counter}_blank",
+                level="trouble",
+                place=target.place,
+                reason=f"no {counter} (DCGM field {ROWS[counter][1]}) of {lacking} of "
+                f"{_gpus(every)}",
+                remedy=remedies.export(target.kind, (counter,))
+                if absent
+                else remedies.blank(target.kind, counter),
+            )
 
 
 def _max_clock(target: _Target) -> Iterator[Symptom]:
@@ -213,24 +211,23 @@ def _max_clock(target: _Target) -> Iterator[Symptom]:
         level="trouble" if unknown else "note",
         place=target.place,
         reason=reason,
-        remedy="add the row DCGM_FI_DEV_MAX_SM_CLOCK of deploy/dcgm-exporter-counters.csv to "
-        f"the exporter's list (-f FILE){setting if names[-1] else ''}",
+        remedy=remedies.export(target.kind, ("max_sm_clock_mhz",))
+        + (setting if names[-1] else ""),
     )
 
 
 def _wished(target: _Target) -> Iterator[Symptom]:
     every = len(target.readings)
-    absent = [name for name in WISHED if every and target.lacking(name) == every]
+    absent = tuple(name for name in WISHED if every and target.lacking(name) == every)
     if not absent or target.lacking("tensor_active") == every:
         return
-    untold = dict.fromkeys(WISHED[name][1] for name in absent)
+    untold = dict.fromkeys(ROWS[name][2] for name in absent)
     yield Symptom(
         kind="counters_not_exported",
         level="note",
         place=target.place,
         reason=f"not told without {', '.join(absent)}: {'; '.join(untold)}",
-        remedy="give the exporter deploy/dcgm-exporter-counters.csv (-f FILE); the rows are "
-        + ", ".join(WISHED[name][0] for name in absent),
+        remedy=remedies.export(target.kind, absent),
     )
 
 
@@ -240,13 +237,11 @@ def _jobs(target: _Target) -> Iterator[Symptom]:
     lost = [one for one in busy if not (one.jobs or one.reading.handover)]
     if lost:
         yield Symptom(
-            kind="no_job_labels",
+            kind="no_jobs_named",
             level="trouble",
             place=target.place,
             reason=f"{_gpus(len(lost))} at work for no job that anything names",
-            remedy="Slurm: start the exporter with --hpc-job-mapping-dir, or set [slurm] "
-            'via = "squeue"; Kubernetes: DCGM_EXPORTER_KUBERNETES=true, or [kubernetes] url; '
-            "a label of your own: job_label under [collect]",
+            remedy=remedies.naming(target.kind),
         )
     elif not owned:
         yield Symptom(
@@ -314,7 +309,16 @@ def _clock(target: _Target) -> Iterator[Symptom]:
 
 def _dropped(target: _Target) -> Iterator[Symptom]:
     # A shared GPU is listed once for each of its jobs: that is no fault.
-    dropped = [one for one in target.scrape.dropped if not one.reason.startswith(_SHARED)]
+    found = [one for one in target.scrape.dropped if not one.reason.startswith(_SHARED)]
+    for lost in (one for one in found if one.metric == "gpu"):
+        yield Symptom(
+            kind="gpu_unreadable",
+            level="trouble",
+            place=target.place,
+            reason=lost.reason,
+            remedy="dmesg | grep Xid on the node; drain it, and reset the GPU or reboot",
+        )
+    dropped = [one for one in found if one.metric != "gpu"]
     if not dropped:
         return
     first = dropped[0]
@@ -327,8 +331,8 @@ def _dropped(target: _Target) -> Iterator[Symptom]:
         place=target.place,
         reason=f"{len(dropped)} left out of its values, such as {line}{first.metric} "
         f"{first.raw[:30]!a} ({common})",
-        remedy="leave counters that the GPU does not have out of the exporter's list; "
-        "`ofuwatch collect --once` lists the values",
+        remedy="`ofuwatch collect --once` lists them; counters that a GPU does not have may be "
+        "left out of what is collected",
     )
 
 
@@ -340,7 +344,7 @@ def _pace(target: _Target) -> Iterator[Symptom]:
             level="note",
             place=target.place,
             reason="asked once: whether values repeat, stand still or change hands is unknown",
-            remedy="ask a running exporter, with --wait 10s or more",
+            remedy="ask a running source, with --wait 10s or more",
         )
     elif busy and all(one.repeat for one in busy):
         yield Symptom(
@@ -349,8 +353,7 @@ def _pace(target: _Target) -> Iterator[Symptom]:
             place=target.place,
             reason="the values are the same as in the round before: it collects more seldom "
             "than it is asked; repeats are not counted as evidence",
-            remedy="start the exporter with --collect-interval 10000 (DCGM_EXPORTER_INTERVAL), "
-            "its default is 30000 ms; or raise interval under [collect]",
+            remedy=remedies.pace(target.kind),
         )
 
 

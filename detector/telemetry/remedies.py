@@ -1,44 +1,136 @@
-"""What mends which trouble of collection: the command or the setting."""
+"""What mends which trouble of collection, for each type of source: a command or a setting."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from detector.analysis.quality import Quality
 
-# Counter -> its row in dcgm-exporter's list, and what is not told without it.
-WISHED: Mapping[str, tuple[str, str]] = {
-    "gr_engine_active": ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "counters stuck at zero"),
-    "gpu_util_pct": ("DCGM_FI_DEV_GPU_UTIL", "counters stuck at zero"),
-    "sm_active": ("DCGM_FI_PROF_SM_ACTIVE", "a stall on the host from one in communication"),
-    "dram_active": ("DCGM_FI_PROF_DRAM_ACTIVE", "work that waits for memory"),
-    "power_w": ("DCGM_FI_DEV_POWER_USAGE", "a power limit"),
-    "pcie_rx_bytes": ("DCGM_FI_PROF_PCIE_RX_BYTES", "starved data loaders"),
-    "nvlink_rx_bytes": ("DCGM_FI_PROF_NVLINK_RX_BYTES", "stalled communication"),
-    "clock_event_bits": ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "why a clock is slow"),
-}
+Kind = Literal["exporter", "prometheus", "dcgm", "nvml"]
 
-PROFILE = (
-    "dcgmi profile --list -i 0 on the host; if that lists 1004, give the exporter "
-    "deploy/dcgm-exporter-counters.csv (-f FILE); if not, install "
-    "datacenter-gpu-manager-4-proprietary and restart nvidia-dcgm"
+# Counter -> its row in dcgm-exporter's list, its DCGM field, and what it is for.
+ROWS: Mapping[str, tuple[str, int, str]] = {
+    "tensor_active": ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 1004, "OFU"),
+    "sm_clock_mhz": ("DCGM_FI_DEV_SM_CLOCK", 100, "OFU"),
+    "max_sm_clock_mhz": ("DCGM_FI_DEV_MAX_SM_CLOCK", 113, "OFU"),
+    "gr_engine_active": ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1001, "counters stuck at zero"),
+    "gpu_util_pct": ("DCGM_FI_DEV_GPU_UTIL", 203, "counters stuck at zero"),
+    "sm_active": ("DCGM_FI_PROF_SM_ACTIVE", 1002, "whether it is the host that stalls"),
+    "dram_active": ("DCGM_FI_PROF_DRAM_ACTIVE", 1005, "work that waits for memory"),
+    "power_w": ("DCGM_FI_DEV_POWER_USAGE", 155, "a power limit"),
+    "pcie_rx_bytes": ("DCGM_FI_PROF_PCIE_RX_BYTES", 1010, "starved data loaders"),
+    "nvlink_rx_bytes": ("DCGM_FI_PROF_NVLINK_RX_BYTES", 1012, "stalled communication"),
+    "clock_event_bits": ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", 112, "why a clock is slow"),
+}
+NEEDED = ("tensor_active", "sm_clock_mhz")
+WISHED = tuple(name for name in ROWS if name not in (*NEEDED, "max_sm_clock_mhz"))
+
+_LIST = "deploy/dcgm-exporter-counters.csv"
+_MODULE = (
+    "install the profiling module (datacenter-gpu-manager-4-proprietary), then "
+    'systemctl restart nvidia-dcgm; Hopper and later need none: type = "nvml"'
 )
+_RESTART = "systemctl restart nvidia-dcgm (in Kubernetes: delete the exporter's pod)"
+
+
+def export(kind: Kind, counters: tuple[str, ...]) -> str:
+    """Return how counters come out of a source that has none of them."""
+    rows = ", ".join(ROWS[name][0] for name in counters)
+    fields = ",".join(str(ROWS[name][1]) for name in counters)
+    match kind:
+        case "exporter":
+            return f"add to the exporter's list (-f FILE) the rows of {_LIST}: {rows}"
+        case "prometheus":
+            return (
+                f"add to the exporters' list (-f FILE) the rows of {_LIST}: {rows}; if "
+                "`ofuwatch collect --once` finds them on an exporter itself, let Prometheus "
+                "keep them (metric_relabel_configs)"
+            )
+        case "dcgm":
+            return (
+                f"dcgmi dmon -e {fields} -c 3 on the node: what shows N/A there, this GPU or "
+                "DCGM does not have"
+            )
+        case "nvml":
+            return (
+                "nvidia-smi -q on the node: what shows N/A there, this GPU or driver does not "
+                'have; where DCGM has it, use type = "dcgm"'
+            )
+
+
+def profile(kind: Kind) -> str:
+    """Return what to do where there is no profiling counter at all."""
+    match kind:
+        case "nvml":
+            return 'before Hopper the driver has none: use type = "dcgm" on this node'
+        case "dcgm":
+            return f"dcgmi profile --list -i 0; if that does not list 1004, {_MODULE}"
+        case "exporter" | "prometheus":
+            return (
+                "dcgmi profile --list -i 0 on the host; if that lists 1004, give the exporter "
+                f"the list {_LIST} (-f FILE); if not, {_MODULE}"
+            )
+
+
+def blank(kind: Kind, counter: str) -> str:
+    """Return what to do where a counter has a value on some GPUs alone."""
+    if kind == "nvml":
+        return "nvidia-smi -q on the node; where that shows N/A too, the driver has none"
+    return (
+        f"the counter is there, its value is none: dcgmi dmon -e {ROWS[counter][1]} -c 3 on "
+        f"the host; if that shows N/A too, {_RESTART}"
+    )
+
+
+def naming(kind: Kind) -> str:
+    """Return how GPUs at work come by a job."""
+    own = {
+        "exporter": "Slurm: start the exporter with --hpc-job-mapping-dir, or ",
+        "prometheus": "Slurm: start the exporters with --hpc-job-mapping-dir, or ",
+        "dcgm": "Slurm: hpc_directory under [collect], or ",
+        "nvml": "Slurm: hpc_directory under [collect], or ",
+    }[kind]
+    slurm = 'via = "squeue" under [slurm]; Kubernetes: '
+    if kind in ("exporter", "prometheus"):
+        return (
+            f"{own}{slurm}DCGM_EXPORTER_KUBERNETES=true, or url under [kubernetes]; a label of "
+            "your own: job_label under [collect]"
+        )
+    return f"{own}{slurm}url under [kubernetes]"
+
+
+def pace(kind: Kind) -> str:
+    """Return how values come as often as they are asked for."""
+    match kind:
+        case "exporter":
+            return (
+                "start the exporter with --collect-interval 10000 (its default is 30000 ms), "
+                "or raise interval under [collect]"
+            )
+        case "prometheus":
+            return (
+                "lower scrape_interval of Prometheus and --collect-interval of the exporters "
+                "to 10 s, or raise interval under [collect]"
+            )
+        case "dcgm" | "nvml":
+            return "make interval of the source and interval under [collect] the same"
+
 
 BAD: Mapping[Quality, str] = {
-    "stale": "restart the host engine or exporter there: systemctl restart nvidia-dcgm",
-    "frozen": "restart the host engine or exporter there: systemctl restart nvidia-dcgm",
-    "blank": "see the exporter's log for what it could not read; then restart it",
-    "zero_mismatch": "systemctl restart nvidia-dcgm (in Kubernetes: delete the exporter's "
-    "pod); an Xid 31 before it is the usual cause: dmesg | grep Xid",
-    "contention": "end the other profiler (Nsight, ncu) on the host; "
-    "the counters come back by themselves",
+    "stale": _RESTART,
+    "frozen": _RESTART,
+    "blank": "see the log of the exporter or host engine for what it could not read, then "
+    + _RESTART,
+    "zero_mismatch": f"{_RESTART}; an Xid 31 before it is the usual cause: dmesg | grep Xid",
+    "contention": "end the other profiler (Nsight, ncu) on the host; the counters come back by "
+    "themselves",
     "clock_source_changed": "name the maximal clock once: max_clock_mhz under [collect]",
-    "out_of_bounds": "the maximal clock is wrong: name the right one with max_clock_mhz "
-    "under [collect]; nvidia-smi -q -d CLOCK tells it",
+    "out_of_bounds": "the maximal clock is wrong: nvidia-smi -q -d CLOCK tells it, "
+    "max_clock_mhz under [collect] sets it",
     "handover": "nothing to mend: the next reading counts for the new job",
 }
 
 FAILING: Mapping[str, str] = {
-    "no_profiling": "install the profiling module (datacenter-gpu-manager-4-proprietary), then "
-    'systemctl restart nvidia-dcgm; Hopper and later need none: use type = "nvml"',
+    "no_profiling": _MODULE,
     "contention": BAD["contention"],
     "paused": "dcgmi profile --resume",
 }
@@ -52,5 +144,5 @@ UNANSWERED: Mapping[str, str] = {
     "there is no": "name a host that DNS knows (getent hosts NAME), or its address",
     "an empty page": "nvidia-smi -L on the host; if it lists GPUs, restart the exporter",
     "no counter of a GPU": "point the target at dcgm-exporter's own port, 9400; if that is it, "
-    "its list of counters (-f FILE) has none of GPUs: deploy/dcgm-exporter-counters.csv",
+    f"its list of counters (-f FILE) has none of GPUs: {_LIST}",
 }

@@ -168,8 +168,8 @@ def test_doctor_tells_a_page_without_profiling_counters_from_one_without_jobs() 
         exporter.answer = _always(nobody)
         _, without_jobs = _findings("--wait", "0s", "--target", exporter.url)
     assert "no_profiling_counters" in without_counters
-    assert "no_job_labels" not in without_counters
-    assert "no_job_labels" in without_jobs
+    assert "no_jobs_named" not in without_counters
+    assert "no_jobs_named" in without_jobs
     assert "no_profiling_counters" not in without_jobs
 
 
