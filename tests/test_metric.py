@@ -49,6 +49,7 @@ def test_the_bounds_alone_leave_out_all_sentinels_but_those_of_32_bits(
         (1004, "1.31", "ratio 1.31 is outside [0, 1.02]"),
         (1004, "-0.1", "ratio -0.1 is outside [0, 1.02]"),
         (100, "0", "clock of 0"),
+        (100, 10**400, "not a number"),
         (100, 5001, "clock of 5001 MHz is outside 1..5000"),
         (1603, 1755, "clock of 0.001755 MHz is outside 1..5000"),
         (203, "101", "utilisation 101 is outside 0..100"),

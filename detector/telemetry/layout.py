@@ -9,29 +9,22 @@ Nothing here raises: a line that is none becomes a ``Dropped`` of its own.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from detector.metric import Counter, counter_named
+from detector.metric import Counter
 from detector.reading import Dropped
 from detector.telemetry import rocm
-
-# One GPU's labels take half a kilobyte; longer beginnings are garbage, and not searched on.
-LONGEST_START = 65_536
+from detector.telemetry.line import Labels, Reader, Start, name_of, number_follows
 
 # More lines than this are not reported one by one: a page of garbage stays cheap.
 MOST_DROPPED = 1_000
 
-_NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:.-]*)[ \t]*")
-_LABEL = re.compile(r'\s*([^\s=,{}"]+)\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*(,|(?=\}))', re.ASCII)
-_CLOSE = re.compile(r"\s*\}[ \t]*", re.ASCII)
-_ESCAPED = re.compile(r'\\([\\"n])')
+# Jobs that one GPU is shared by, at most. Chosen: time slicing goes to a few dozen.
+_MOST_CLAIMS = 256
 
 # dcgm-exporter writes fp64 values with six decimals: one that has them is whole.
 _WHOLE = re.compile(r"-?\d+\.\d{6}\s*", re.ASCII)
-
-# Labels by which a line says that it is of something else than a GPU.
-_NO_GPU = frozenset({"nvlink", "nvswitch", "cpu", "cpucore"})
 
 # Labels that belong to one value (what the last Xid was), not to the GPU or its jobs.
 _OF_ONE_VALUE = frozenset({"err_code", "err_msg", *rocm.OF_ONE_VALUE})
@@ -128,20 +121,10 @@ class Layout:
         if len(b"".join(rests)) != length - self.length:
             return None
         if all(not rests[i] for i in self.exact) and all(
-            _number_follows(rests[i].decode("latin-1")) for i in self.bare
+            number_follows(rests[i].decode("latin-1")) for i in self.bare
         ):
             return rests
         return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Start:
-    """How a line begins: name, labels, and where its value is."""
-
-    name: str
-    labels: dict[str, str]
-    end: int
-    bare: bool
 
 
 def layout_of(lines: Sequence[bytes]) -> Layout:
@@ -164,9 +147,11 @@ class _Building:
         self.cells: list[Cell] = []
         self.dropped: list[Dropped] = []
         self.lasting = True
+        self._reader = Reader()
         self._places: dict[tuple[str, str], int] = {}
-        self._firsts: list[dict[str, str]] = []
+        self._firsts: list[Labels] = []
         self._claims: list[list[dict[str, str]]] = []
+        self._seen: dict[Labels, tuple[int, int]] = {}
 
     def add(self, number: int, line: str) -> None:
         text = line.strip()
@@ -174,7 +159,7 @@ class _Building:
             self._keep(number, line)
         elif text.startswith("#"):
             self.starts.append(line[: line.index("#") + 1])
-        elif isinstance(start := _start(line), str):
+        elif isinstance(start := self._reader.start(line), str):
             self._keep(number, line)
             self._drop(number, "", start)
         else:
@@ -187,13 +172,12 @@ class _Building:
             self.add(number, line)
             return
         self.lasting = False
-        start = _start(line)
+        start = self._reader.start(line)
         whole = not isinstance(start, str) and line[start.end :].strip()
         if isinstance(start, str) or not whole:
-            name = _NAME.match(line)
-            self._drop(number, name[1] if name else "", _CUT)
+            self._drop(number, name_of(line), _CUT)
             self._keep(number, line)
-        elif _known(start) is None or _WHOLE.fullmatch(line, start.end):
+        elif start.counter() is None or _WHOLE.fullmatch(line, start.end):
             self._place(number, line, start)
         else:
             self._drop(number, start.name, _CUT)
@@ -206,11 +190,11 @@ class _Building:
     def _drop(self, number: int, metric: str, reason: str) -> None:
         self.dropped.append(Dropped(line=number + 1, metric=metric[:60], raw="", reason=reason))
 
-    def _place(self, number: int, line: str, start: _Start) -> None:
+    def _place(self, number: int, line: str, start: Start) -> None:
         self.starts.append(line[: start.end])
         if start.bare:
             self.bare.append(number)
-        if not (known := _known(start)):
+        if not (known := start.counter()):
             return
         counter, scale, pooled = known
         entity, claim = self._entity(start.labels)
@@ -221,18 +205,20 @@ class _Building:
             )
         )  # fmt: skip
 
-    def _entity(self, labels: dict[str, str]) -> tuple[int, int]:
+    def _entity(self, labels: Labels) -> tuple[int, int]:
         """Return the place of the labels' GPU, and of the labels among the GPU's sets."""
-        instance, _ = _instance(labels)
-        key = (_uuid(labels), instance)
-        place = self._places.setdefault(key, len(self._firsts))
-        if place == len(self._firsts):
-            self._firsts.append(labels)
-            self._claims.append([])
-        claims, claim = self._claims[place], _claim(labels)
-        if claim not in claims:
-            claims.append(claim)
-        return place, claims.index(claim)
+        if labels not in self._seen:
+            key = (labels.uuid, labels.instance[0])
+            place = self._places.setdefault(key, len(self._firsts))
+            if place == len(self._firsts):
+                self._firsts.append(labels)
+                self._claims.append([])
+            claims, claim = self._claims[place], _claim(labels)
+            if claim not in claims and len(claims) < _MOST_CLAIMS:
+                claims.append(claim)
+            known = claims.index(claim) if claim in claims else len(claims)
+            self._seen[labels] = (place, known)
+        return self._seen[labels]
 
     def layout(self) -> Layout:
         return Layout(
@@ -250,81 +236,6 @@ class _Building:
 _CUT = "payload cut off in the middle of the line"
 
 
-def _start(line: str) -> _Start | str:
-    """Return how a line begins, or why it can't be read."""
-    if not (name := _NAME.match(line)):
-        return "not a sample line"
-    if not line.startswith("{", name.end()):
-        # "this line is no sample" begins with a name as well: after one comes a number.
-        if name[0][-1:] not in " \t" or not _number_follows(line[name.end() :]):
-            return "not a sample line"
-        return _Start(name=name[1], labels={}, end=name.end(), bare=True)
-    labels: dict[str, str] = {}
-    end = name.end() + 1
-    while label := _LABEL.match(line, end, LONGEST_START):
-        labels[_utf8(label[1])] = _value(_utf8(label[2]))
-        end = label.end()
-    if not (close := _CLOSE.match(line, end, LONGEST_START)):
-        if len(line) > LONGEST_START:
-            return f"{len(line)} characters without an end of its labels"
-        if "}" not in line[end:]:
-            return "closing brace missing"
-        return "labels can't be read"
-    return _Start(name=name[1], labels=labels, end=close.end(), bare=False)
-
-
-def _number_follows(rest: str) -> bool:
-    parts = rest.split(None, 1)
-    try:
-        float(parts[0] if parts else "")
-    except ValueError:
-        return False
-    return True
-
-
-def _utf8(text: str) -> str:
-    if text.isascii():
-        return text
-    return text.encode("latin-1").decode(errors="replace")
-
-
-def _value(text: str) -> str:
-    if "\\" not in text:
-        return text
-    return _ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], text)
-
-
-def _known(start: _Start) -> tuple[Counter, float, bool] | None:
-    """Return what a line counts, its scale, and whether its parts are pooled.
-
-    None for what is not of a GPU, or not used: such lines are left out and nobody is told.
-    """
-    labels = start.labels
-    if not _uuid(labels) or any(name.lower() in _NO_GPU for name in labels):
-        return None
-    if named := counter_named(start.name):
-        return (*named, False)
-    return rocm.counter_named(start.name, labels)
-
-
-def _found(labels: Mapping[str, str], *names: str) -> str:
-    """Return the first of the labels that says something, whatever its case."""
-    lowered = {name.lower(): value for name, value in labels.items()}
-    return next((value for name in names if (value := lowered.get(name, ""))), "")
-
-
-def _uuid(labels: Mapping[str, str]) -> str:
-    # serial_number: what ROCm's exporter always has, where gpu_uuid must be asked for.
-    return _found(labels, "uuid", "gpu_uuid", "serial_number")
-
-
-def _instance(labels: Mapping[str, str]) -> tuple[str, str]:
-    """Return the instance and its profile, "" for a whole GPU."""
-    if instance := _found(labels, "gpu_i_id"):
-        return instance, _found(labels, "gpu_i_profile")
-    return rocm.partition(labels)
-
-
 # What a Reading has a place for; all other labels are kept as labels.
 _PLACED = frozenset({
     "uuid", "gpu_uuid", "gpu", "gpu_id", "gpu_i_id", "gpu_i_profile", "hostname",
@@ -332,36 +243,32 @@ _PLACED = frozenset({
 })  # fmt: skip
 
 
-def _claim(labels: Mapping[str, str]) -> dict[str, str]:
+def _claim(labels: Labels) -> dict[str, str]:
     """Return what the labels say beside the GPU itself; none of it empty."""
-    claim = dict(_claimed(labels))
-    lowered = {name.lower(): value for name, value in labels.items()}
-    claim.update({new: lowered[old] for old, new in _OLD.items() if lowered.get(old)})
+    claim = {}
+    for name, value in labels.written.items():
+        low = name.lower()
+        if value and low not in _PLACED and low not in _OF_ONE_VALUE and low not in _OLD:
+            claim[low if low in _LOWERED else name] = value
+    claim.update({new: value for old, new in _OLD.items() if (value := labels.found(old))})
     return claim
 
 
-def _claimed(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name, value in labels.items():
-        low = name.lower()
-        if value and low not in _PLACED and low not in _OF_ONE_VALUE and low not in _OLD:
-            yield low if low in _LOWERED else name, value
-
-
-def _entity(labels: Mapping[str, str], claims: Sequence[dict[str, str]]) -> Entity:
+def _entity(labels: Labels, claims: Sequence[dict[str, str]]) -> Entity:
     """Return a GPU by its first labels, and by all sets that it came under."""
     # A set that another one holds whole says nothing of its own (a counter without pod labels).
     sets = [
         claim for claim in claims
         if not any(claim.items() < other.items() for other in claims)
     ]  # fmt: skip
-    instance, profile = _instance(labels)
+    instance, profile = labels.instance
     return Entity(
-        uuid=_uuid(labels),
+        uuid=labels.uuid,
         instance=instance,
         profile=profile,
-        host=_found(labels, "hostname"),
-        index=_found(labels, "gpu", "gpu_id"),
-        model=_found(labels, "modelname", "model_name", "card_model"),
+        host=labels.found("hostname"),
+        index=labels.found("gpu", "gpu_id"),
+        model=labels.found("modelname", "model_name", "card_model"),
         labels=sets[0],
         sharing=tuple(sets[1:]),
     )
