@@ -337,8 +337,9 @@ def _number_of(raw: str | float | None) -> tuple[float, str]:
     if raw is None:
         return math.nan, "no value"
     if not isinstance(raw, str):
-        # Larger integers than any counter has: float() refuses those above 1e308.
-        return (math.nan, "not a number") if abs(raw) > 2**64 else (float(raw), "")
+        # float() refuses integers above 1e308; no counter has more than 64 bits.
+        huge = isinstance(raw, int) and abs(raw) > 2**64
+        return (math.nan, "not a number") if huge else (float(raw), "")
     text = raw.strip()
     if not text:
         return math.nan, "no value"
