@@ -8,8 +8,9 @@ is named, counted, and asked again in the next round.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from threading import Thread
 from typing import Protocol
 
 from detector.analysis.aggregate import Part, parts
@@ -128,10 +129,9 @@ class Collector:
         self._register, self._max_clocks, self._deadline_s = register, max_clocks, deadline_s
         self._interval_ms = interval_ms
         self._memory: Memory = NOTHING
-        self._introduced: set[str] = set()
-        self._pool = ThreadPoolExecutor(
-            max_workers=max(1, len(sources)), thread_name_prefix="source"
-        )
+        self._introduced: frozenset[str] = frozenset()
+        self._restarts: tuple[tuple[str, ContextEvent], ...] = ()
+        self._clocks_off: dict[str, str] = {}
 
     def round(self, now_ms: int) -> Round:
         """Ask every source once and return what was found."""
@@ -144,7 +144,8 @@ class Collector:
         silent = [*silent, *self._register.troubles]
         troubles = [f"{one.target}: {one.error}" for one in scrapes if one.error]
         troubles += [f"{one.target}: {one.failing}" for one in scrapes if one.failing]
-        troubles += _clocks(scrapes)
+        self._compare_clocks(scrapes)
+        troubles += self._clocks_off.values()
         return Round(
             time_ms=now_ms,
             scrapes=tuple(scrapes),
@@ -163,30 +164,46 @@ class Collector:
         OSError
             When the store is out of reach: then the round may be delivered again.
         """
-        new = {part.job for part in found.parts} - self._introduced
-        if new:
+        self._restarts += self._register.restarts()
+        jobs = frozenset(part.job for part in found.parts)
+        if new := jobs - self._introduced:
             sink.introduce(self._register.describe(sorted(new)))
-            self._introduced |= new
-        if restarts := self._register.restarts():
-            sink.announce(restarts)
+        # Who was gone is introduced again: that is rare, and what is remembered stays bounded.
+        self._introduced = jobs
+        if self._restarts:
+            sink.announce(self._restarts)
+            self._restarts = ()
         sink.post(found.parts)
+
+    def _compare_clocks(self, scrapes: Iterable[Scrape]) -> None:
+        """Note whose clock is off; a target says its time now and then only."""
+        for scrape in scrapes:
+            if scrape.time_ms is None:
+                continue
+            self._clocks_off.pop(scrape.target, None)
+            off = scrape.time_ms - scrape.asked_ms
+            if abs(off) > _CLOCK_OFF_MS:
+                # In tens of seconds: the same trouble has the same words in the next round.
+                way = "ahead of" if off > 0 else "behind"
+                told = f"its clock is about {abs(off) / 1e4:.0f}0 s {way} the one here"
+                self._clocks_off[scrape.target] = f"{scrape.target}: {told}; run NTP there"
 
     def _scraped(self, now_ms: int) -> tuple[Sequence[Scrape], list[str]]:
         troubles = []
         awaited = []
         for one in self._asked:
             if one.under_way is not None and not one.under_way.done():
-                troubles.append(f"{one.source.name}: still no answer to an earlier round")
+                troubles.append(self._late(one))
                 continue
             # What came too late is of no use: its readings would be taken for new ones.
-            one.under_way = self._pool.submit(one.source.scrape, now_ms)
+            one.under_way = _asked(one.source, now_ms)
             awaited.append(one)
         wait([one.under_way for one in awaited if one.under_way], timeout=self._deadline_s)
         scrapes: list[Scrape] = []
         for one in awaited:
             assert one.under_way is not None
             if not one.under_way.done():
-                troubles.append(f"{one.source.name}: no answer within {self._deadline_s:g} s")
+                troubles.append(self._late(one))
                 continue
             try:
                 scrapes += one.under_way.result()
@@ -198,17 +215,26 @@ class Collector:
             one.under_way = None
         return scrapes, troubles
 
+    def _late(self, one: _Asked) -> str:
+        return (
+            f"{one.source.name}: no answer within {self._deadline_s:g} s; not asked again yet"
+        )
+
     def close(self) -> None:
         """Let go of all sources."""
         for one in self._asked:
             one.source.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _clocks(scrapes: Iterable[Scrape]) -> list[str]:
-    return [
-        f"{scrape.target}: its clock is {off / 1000:+.0f} s from the one here; run NTP there"
-        for scrape in scrapes
-        if scrape.time_ms is not None
-        and abs(off := scrape.time_ms - scrape.asked_ms) > _CLOCK_OFF_MS
-    ]
+def _asked(source: Source, now_ms: int) -> Future[Sequence[Scrape]]:
+    """Ask in a thread that holds up nobody's end: a pool would be waited for."""
+    answer: Future[Sequence[Scrape]] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(source.scrape(now_ms))
+        except BaseException as error:  # it is raised where the answer is read
+            answer.set_exception(error)
+
+    Thread(target=ask, name=f"source:{source.name}", daemon=True).start()
+    return answer
