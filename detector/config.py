@@ -158,8 +158,9 @@ def examine(file: Path) -> Examined:
     for at, message in refused:
         table.complain(at, message)
     whole = table.convert(Config)
-    # Its owner lacks a secret only because it was refused: that is no second mistake.
-    owners = {at.rpartition(".")[0] for at, _ in refused}
+    # Its owner lacks a secret only because it was refused: that is no second mistake. A source
+    # may have none.
+    owners = {at.rpartition(".")[0] for at, _ in refused if not at.startswith("source")}
     table.problems = [problem for problem in table.problems if problem.path not in owners]
     _check(table)
     readable = _absolute(whole or _readable(table), file.absolute().parent)
@@ -263,6 +264,8 @@ def _inline_secrets(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 f"no secrets in this file: put it into a file of its own (chmod 600) and name "
                 f"that with {_SECRET_KEYS[key]}",
             )
+        if path.startswith("source"):
+            yield from _source_passwords(path, table)
         if path == "redis" and _password_in(table.get("url")):
             yield (
                 "redis.url",
@@ -271,7 +274,24 @@ def _inline_secrets(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
             )
 
 
+def _source_passwords(path: str, table: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Find passwords in the addresses of a source; those addresses are taken out."""
+    advice = (
+        "no passwords in this file: name the user with username, and put the password into a "
+        "file of its own (chmod 600) that password_file names"
+    )
+    if _password_in(table.get("url")):
+        table["url"] = "http://taken-out"
+        yield f"{path}.url", advice
+    targets = table.get("targets")
+    if isinstance(targets, list) and any(map(_password_in, targets)):
+        table["targets"] = [one for one in targets if not _password_in(one)] or ["taken-out"]
+        yield f"{path}.targets", advice
+
+
 def _password_in(url: object) -> bool:
+    if isinstance(url, str) and "://" not in url:
+        url = f"//{url}"
     try:
         return isinstance(url, str) and urlsplit(url).password is not None
     except ValueError:
@@ -318,11 +338,16 @@ def _readable(table: Table) -> Config:
     parts: dict[str, Any] = {}
     for field in msgspec.structs.fields(Config):
         value = table.content.get(field.encode_name)
-        if field.name != "receivers" and value is not None:
+        if field.name not in ("receivers", "sources") and value is not None:
             part = table.part(value, field.type)
             parts |= {} if part is None else {field.name: part}
-    read = [table.part(entry, ReceiverSettings) for entry in _entries(table, "receiver")]
-    return Config(receivers=tuple(entry for entry in read if entry is not None), **parts)
+    receivers = [table.part(entry, ReceiverSettings) for entry in _entries(table, "receiver")]
+    sources = [table.part(entry, SourceSettings) for entry in _entries(table, "source")]
+    return Config(
+        receivers=tuple(entry for entry in receivers if entry is not None),
+        sources=tuple(entry for entry in sources if entry is not None),
+        **parts,
+    )
 
 
 def _absolute(config: Config, folder: Path) -> Config:

@@ -13,6 +13,8 @@ from detector.notify.slack_settings import SlackSettings
 from detector.notify.webhook import Webhook, WebhookSettings
 from detector.tables import ContentErrors, Problem
 
+_SECRET_FILES = ("password_file", "token_file", "webhook_file", "secret_file", "bearer_file")
+
 
 def receivers(config: Config, *, histories: Histories) -> tuple[Receiver, ...]:
     """Return the configured receivers, each with its secret.
@@ -45,8 +47,14 @@ def refused_secrets(settings: Iterable[ReceiverSettings]) -> list[Problem]:
 def doubts(config: Config) -> list[str]:
     """Return what works and should not be left as it is."""
     found = [text for receiver in config.receivers for text in receiver.problems]
-    for settings in (config.redis, *config.receivers):
-        for key in ("password_file", "token_file", "webhook_file", "secret_file"):
+    for settings in (config.redis, *config.receivers, *config.sources):
+        for key in (
+            "password_file",
+            "token_file",
+            "webhook_file",
+            "secret_file",
+            "bearer_file",
+        ):
             path = Path(getattr(settings, key, ""))
             with suppress(OSError):  # one that cannot be read is an error, told elsewhere
                 if path.is_file() and path.stat().st_mode & stat.S_IROTH:

@@ -6,6 +6,7 @@ from functools import partial
 import msgspec
 
 from detector.config import Config, SourceSettings, secret_of
+from detector.tables import ContentErrors, Problem
 from detector.telemetry import dcgm, exporter, nvml
 from detector.telemetry.dcgm import DcgmSettings
 from detector.telemetry.nvml import NvmlSettings
@@ -25,6 +26,36 @@ def sources(config: Config) -> tuple[Source, ...]:
         When one cannot work at all.
     """
     return tuple(built(config.sources))
+
+
+def refused_files(config: Config) -> list[Problem]:
+    """Return which files and variables that sources and schedulers name cannot be read."""
+    named: list[tuple[str, msgspec.Struct]] = [
+        ("web", config.web),
+        ("slurm", config.slurm),
+        ("kubernetes", config.kubernetes),
+        *((f"source {one.name!r}", one) for one in config.sources),
+    ]
+    wrong: list[Problem] = []
+    for owner, settings in named:
+        for key in settings.__struct_fields__:
+            kind, _, how = key.rpartition("_")
+            if how in ("file", "env") and getattr(settings, key):
+                try:
+                    secret_of(settings, kind, owner=owner)
+                except ContentErrors as errors:
+                    wrong += errors.problems
+    return wrong
+
+
+def doubts(config: Config) -> list[str]:
+    """Return what of the sources works and should not be left as it is."""
+    return [
+        f"source {one.name!r}: timeout {one.timeout} is not below [collect] interval "
+        f"{config.collect.interval}: one slow target costs whole rounds"
+        for one in config.sources
+        if isinstance(one, ExporterSettings) and one.timeout >= config.collect.interval
+    ]
 
 
 def built(settings: Iterable[SourceSettings]) -> Iterable[Source]:

@@ -30,7 +30,7 @@ def command(config_file: Path | None, show: bool) -> None:
     What receivers point to must be there and be a secret of their kind; it is never shown.
     Exit code 0 when all is in order, 1 when something is not.
     """
-    from detector import config
+    from detector import config, sources
     from detector.receivers import doubts
     from detector.tables import attempt
 
@@ -40,7 +40,10 @@ def command(config_file: Path | None, show: bool) -> None:
     read = _check(file, examined, problems)
     for problem in dict.fromkeys(problems):
         click.echo(problem, err=True)
-    for doubt in dict.fromkeys(doubts(examined.readable) if examined else ()):
+    doubtful = (
+        (*doubts(examined.readable), *sources.doubts(examined.readable)) if examined else ()
+    )
+    for doubt in dict.fromkeys(doubtful):
         click.echo(f"warning: {doubt}", err=True)
     if show and examined is not None and examined.whole is not None:
         click.echo(config.effective(examined.whole), nl=False)
@@ -56,6 +59,7 @@ def _check(file: Path, examined: Examined | None, problems: list[Problem]) -> st
     """Add the problems of all that the configuration leads to; return what was read."""
     from detector import config, content
     from detector.receivers import refused_secrets
+    from detector.sources import refused_files
     from detector.tables import attempt
 
     # A broken config.toml must not hide what is broken in the folders beside it.
@@ -64,7 +68,8 @@ def _check(file: Path, examined: Examined | None, problems: list[Problem]) -> st
     found = None
     if examined is not None:
         problems += examined.problems
-        for problem in refused_secrets(examined.readable.receivers):
+        secrets = refused_secrets(examined.readable.receivers)
+        for problem in (*secrets, *refused_files(examined.readable)):
             named = problem.file == Path("config.toml")
             problems.append(replace(problem, file=file) if named else problem)
         problems += _store(file, examined.readable)
@@ -78,6 +83,7 @@ def _check(file: Path, examined: Examined | None, problems: list[Problem]) -> st
     return (
         f"{file}, {len(found.models)} models, {len(found.gpus.gpu)} GPU models, "
         f"{len(found.rules)} rules, {len(cases)} files of cases, "
+        f"{len(examined.readable.sources)} sources, "
         f"{len(examined.readable.receivers)} receivers"
     )
 

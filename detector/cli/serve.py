@@ -41,7 +41,7 @@ def command(config_file: Path | None, only: tuple[str, ...]) -> None:
 
 def watch(config: "Config", *, file: Path, only: tuple[str, ...]) -> None:
     """Run the service, or a part of it, until it is told to stop."""
-    from detector import log
+    from detector import log, sources
     from detector.receivers import doubts
     from detector.service import Service
     from detector.store.errors import StoreError
@@ -74,7 +74,7 @@ def watch(config: "Config", *, file: Path, only: tuple[str, ...]) -> None:
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, end)  # the terminal was closed; nohup ignores it
     log.get().info("configuration_read", file=str(file))
-    for doubt in doubts(config):
+    for doubt in (*doubts(config), *sources.doubts(config)):
         log.get().warning("configuration_doubtful", reason=doubt)
     if service.store.server is not None:
         click.echo(f"Histories go in with: redis-cli -s {service.store.server.socket}")

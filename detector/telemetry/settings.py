@@ -84,6 +84,9 @@ class TargetSettings(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
             raise ValueError(msg)
         for target in self.targets:
             url_of(target, self)
+        if not (self.targets or self.files or self.dns_srv or self.kubernetes_service):
+            msg = "no targets: name some with targets, files, dns_srv or kubernetes_service"
+            raise ValueError(msg)
 
 
 def url_of(target: str, settings: TargetSettings) -> str:
@@ -139,3 +142,17 @@ class ExporterSettings(
     bearer_env: str = ""
     ca_file: str = ""
     verify: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse ways to sign in that are none, or two."""
+        super().__post_init__()
+        password = bool(self.password_file or self.password_env)
+        if bool(self.username) != password:
+            msg = "username and password_file (or password_env) go together"
+            raise ValueError(msg)
+        if password and (self.bearer_file or self.bearer_env):
+            msg = "either username and a password, or a bearer token, not both"
+            raise ValueError(msg)
+        if self.timeout < 100:
+            msg = f"timeout must be at least 100ms, not {self.timeout}"
+            raise ValueError(msg)

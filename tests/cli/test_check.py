@@ -195,3 +195,57 @@ def test_what_works_and_should_not_stay_so_is_warned_of(folder: Path) -> None:
     assert stdout.startswith("ok: ")
     assert "warning: a: channel '#oncall' is no channel's ID" in stderr
     assert "token: every user of this machine can read it; chmod 600" in stderr
+
+
+def test_every_mistake_of_every_source_is_told_and_no_secret(folder: Path) -> None:
+    (folder / "config.toml").write_text(
+        """
+[[source]]
+type = "exporter"
+targets = ["a:9400", "http://[x"]
+password = "hush-1"
+[[source]]
+type = "exporter"
+timeout = "20s"
+bearer_file = "nowhere"
+targets = ["user:hush-2@h:9400"]
+[[source]]
+type = "exportr"
+[[source]]
+type = "exporter"
+name = "nobody"
+[[source]]
+type = "exporter"
+name = "half"
+targets = ["a"]
+username = "ofu"
+"""
+    )
+    code, _, stderr = check(folder)
+    assert code == 1
+    for told in (
+        "source[0].password: no secrets in this file",
+        "source[0]: target 'http://[x' is neither",
+        'source[0].name: "exporter" is there twice',
+        "source[1].targets: no passwords in this file",
+        "bearer_file: cannot be read",
+        'did you mean "exporter"?',
+        "source[3]: no targets",
+        "source[4].username: username and password_file",
+        "timeout 20s is not below [collect] interval 10s",
+    ):
+        assert told in stderr, told
+    assert "hush" not in stderr
+
+
+def test_the_password_of_a_source_may_stand_in_a_file_or_a_variable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret_file(folder / "scrape-password", "hush")
+    source = '[[source]]\ntype = "exporter"\ntargets = ["a"]\nusername = "ofu"\n'
+    for key in ('password_file = "scrape-password"', 'password_env = "SCRAPE_PASSWORD"'):
+        monkeypatch.setenv("SCRAPE_PASSWORD", "hush")
+        (folder / "config.toml").write_text(f"{source}{key}\n")
+        code, stdout, stderr = check(folder, "--print")
+        assert (code, "hush" in stdout + stderr) == (0, False), stderr
+        assert "1 sources" in stderr
