@@ -15,7 +15,7 @@ from detector.fleet import Gpu
 from detector.reading import Reading
 
 # Catalogue metric -> the counters whose sum it is.
-_METRICS: Mapping[str, tuple[str, ...]] = {
+COUNTERS_OF: Mapping[str, tuple[str, ...]] = {
     "tensor": ("tensor_active",),
     "clock": ("sm_clock_mhz",),
     "sm": ("sm_active",),
@@ -152,7 +152,7 @@ def _fault(one: Judged) -> str:
 
 def _fields(readings: Sequence[Reading]) -> dict[str, float]:
     found = {}
-    for name, counters in _METRICS.items():
+    for name, counters in COUNTERS_OF.items():
         values = [
             sum(reading.values[counter] for counter in counters)
             for reading in readings

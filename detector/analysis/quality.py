@@ -46,7 +46,7 @@ _OBSERVED_READINGS = 100
 _FORGET_MS = 3_600_000
 
 # Counters that cannot be 0 on a GPU that is busy. DRAM activity may round to it.
-_ENGINES = ("gr_engine_active", "sm_active")
+ENGINES = ("gr_engine_active", "sm_active")
 _NEVER_MS = -1
 
 
@@ -283,8 +283,12 @@ def _is_fresh(reading: Reading, before: Known) -> bool:
     values = reading.values
     if values != before.values:
         return True
-    busy = any(0.0 < value < 1.0 for value in _ratios(values))
-    return not busy and not values.get("energy_j")
+    return not is_busy(values) and not values.get("energy_j")
+
+
+def is_busy(values: Mapping[str, float]) -> bool:
+    """Whether some ratio is neither 0 nor 1: all values don't come twice then."""
+    return any(0.0 < value < 1.0 for value in _ratios(values))
 
 
 def _ratios(values: Mapping[str, float]) -> tuple[float, ...]:
@@ -376,7 +380,7 @@ def _is_mismatch(reading: Reading) -> bool:
     A job that hangs and spins keeps the engine active, and an idle GPU is not busy.
     """
     values = reading.values
-    engines = [values[name] for name in _ENGINES if name in values]
+    engines = [values[name] for name in ENGINES if name in values]
     if not engines or any(engines) or values.get("tensor_active", 0.0) != 0.0:
         return False
     if "gpu_util_pct" in values:

@@ -254,6 +254,15 @@ def _claim(labels: Labels) -> dict[str, str]:
     return claim
 
 
+def entity_of(sets: Sequence[Labels]) -> Entity:
+    """Return a GPU from all sets of labels that it comes under at one time; not empty."""
+    claims: list[dict[str, str]] = []
+    for labels in sets:
+        if (claim := _claim(labels)) not in claims:
+            claims.append(claim)
+    return _entity(sets[0], claims)
+
+
 def _entity(labels: Labels, claims: Sequence[dict[str, str]]) -> Entity:
     """Return a GPU by its first labels, and by all sets that it came under."""
     # A set that another one holds whole says nothing of its own (a counter without pod labels).

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from detector.metric import COUNTERS, Counter
 
 # Its names (a prefix such as "amd_" may stand before them): field, and scale to its unit.
-_NAMED = {
+NAMED = {
     "gpu_prof_tensor_active_percent": (1004, 0.01),
     "gpu_prof_gui_util_percent": (1001, 0.01),
     "gpu_prof_occupancy_percent": (1003, 0.01),
@@ -43,11 +43,11 @@ def counter_named(name: str, labels: Mapping[str, str]) -> tuple[Counter, float,
     """
     plain = name.lower()
     plain = plain[plain.find("gpu_") :] if "gpu_" in plain else plain
-    if plain not in _NAMED or not any(mark in labels for mark in _MARKS):
+    if plain not in NAMED or not any(mark in labels for mark in _MARKS):
         return None
     if plain in _CLOCKS and labels.get("clock_type", "").lower() != "system":
         return None
-    field, scale = _NAMED[plain]
+    field, scale = NAMED[plain]
     return COUNTERS[field], scale, plain in _CLOCKS
 
 

@@ -1,0 +1,96 @@
+"""``[[source]]`` with ``type = "prometheus"``, apart from what is slow to load."""
+
+import re
+from urllib.parse import urlsplit
+
+import msgspec
+
+from detector.series import Duration
+
+_SELECT = re.compile(r'\{\s*(?:[A-Za-z_]\w*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"\s*,?\s*)*\}')
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OURS = ("authorization", "content-type", "content-length", "host", "accept", "user-agent")
+
+
+class PrometheusSettings(
+    msgspec.Struct,
+    tag_field="type",
+    tag="prometheus",
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+):
+    """``[[source]]`` with ``type = "prometheus"``.
+
+    Attributes
+    ----------
+    url
+        Of the server, with the path that its API lies under, if any.
+    select
+        Matchers that every series must meet, ``{cluster="a"}``.
+    window
+        A GPU whose last sample is older than this is gone. Above twice the longest scrape
+        interval.
+    replica_labels
+        Labels that tell the servers of a highly available pair from each other.
+    timeout
+        Of one query.
+    past
+        How much of the past is asked for when a job is seen for the first time; "0s" for none.
+    headers
+        Sent along, such as ``X-Scope-OrgID``. No place for secrets.
+    username, password_file, password_env
+        For basic authentication.
+    bearer_file, bearer_env
+        A token instead.
+    ca_file
+        Certificates to trust for https instead of the system's.
+    verify
+        False takes any certificate.
+    """
+
+    url: str
+    name: str = "prometheus"
+    select: str = "{}"
+    window: Duration = Duration.parse("2m")
+    replica_labels: tuple[str, ...] = ("replica", "prometheus_replica", "__replica__")
+    timeout: Duration = Duration.parse("8s")
+    past: Duration = Duration.parse("6h")
+    headers: dict[str, str] = {}
+    username: str = ""
+    password_file: str = ""
+    password_env: str = ""
+    bearer_file: str = ""
+    bearer_env: str = ""
+    ca_file: str = ""
+    verify: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what can't work, with what to write instead."""
+        try:
+            parts = urlsplit(self.url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            host, parts = None, urlsplit("")
+        if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+            msg = "url must look like https://host:9090 or https://host/path"
+            raise ValueError(msg)
+        if "@" in parts.netloc:
+            msg = "url must not hold a password: give username and password_file"
+            raise ValueError(msg)
+        if not _SELECT.fullmatch(self.select.strip()):
+            msg = f'select must look like {{cluster="a", job=~"dcgm.*"}}, not {self.select}'
+            raise ValueError(msg)
+        if self.window < 2_000:
+            msg = f"window must be at least 2s, not {self.window}"
+            raise ValueError(msg)
+        if self.timeout < 1_000:
+            msg = f"timeout must be at least 1s, not {self.timeout}"
+            raise ValueError(msg)
+        for name, value in self.headers.items():
+            if name.lower() in _OURS or not _HEADER_NAME.fullmatch(name):
+                msg = f"headers: {name!r} can't be set here; credentials go into bearer_file"
+                raise ValueError(msg)
+            if not value.isprintable() or not value.isascii():
+                msg = f"headers: the value of {name!r} can't be sent"
+                raise ValueError(msg)
