@@ -25,7 +25,6 @@ from detector.telemetry.line import Labels
 from detector.telemetry.prometheus import (
     Prometheus,
     Track,
-    interval_ms,
     names_of,
     selector,
     tracks,
@@ -84,6 +83,7 @@ def backfill(
         for job in reading.jobs:
             gpus[job][reading.entity] = reading
     every_ms = source.interval_ms or 10_000
+    start_ms -= start_ms % every_ms  # so that slices meet between two slots
     for batch in _batches(gpus, (end_ms - start_ms) // every_ms + 1):
         known = {one.entity: one for job in batch for one in gpus[job].values()}
         points = len(known) * len(_COUNTERS)
@@ -92,10 +92,9 @@ def backfill(
             end = min(begin + span_ms, end_ms)
             before = begin if begin == start_ms else begin - _BEFORE_MS
             seen = _asked(source, known, before, end)
-            slot_ms = interval_ms(seen) or every_ms
-            pasts = _pasts(seen, known, jobs_of, slot_ms=slot_ms)
+            pasts = _pasts(seen, known, jobs_of, slot_ms=every_ms)
             yield from bring_together(
-                pasts, max_clocks, start_ms=begin, end_ms=end, slot_ms=slot_ms,
+                pasts, max_clocks, start_ms=begin, end_ms=end, slot_ms=every_ms,
                 jobs=frozenset(batch),
             )  # fmt: skip
 

@@ -200,7 +200,11 @@ def host_of(labels: Labels) -> str:
 def interval_ms(found: Iterable[Track]) -> int | None:
     """Return the scrape interval that most series show; None when none has two samples."""
     steps = [int(np.median(np.diff(one.times_ms))) for one in found if len(one.times_ms) > 1]
-    return max(1, round(median(steps))) if steps else None
+    if not steps:
+        return None
+    step = max(1, round(median(steps)))
+    whole = round(step, -3)  # scrapes may come some milliseconds early or late
+    return whole if abs(whole - step) <= 0.05 * step else step
 
 
 class Prometheus:
@@ -233,8 +237,7 @@ class Prometheus:
         except SourceError as error:
             return (Scrape(target=self.api.shown, asked_ms=now_ms, error=str(error)),)
         fresh, dropped = readings(found)
-        self.interval_ms = interval_ms(found)
-        self.spellings |= _spellings(found)
+        self.learn(found)
         if not fresh and self._window_ms() < self.settings.window:
             self.interval_ms = None
         self._keep(fresh, now_ms)
@@ -249,6 +252,11 @@ class Prometheus:
                 failing="; ".join(answer.warnings) if self._last else "",
             ),
         )
+
+    def learn(self, found: Sequence[Track]) -> None:
+        """Note what the server's series are like: how often they come, what UUIDs are named."""
+        self.interval_ms = interval_ms(found)
+        self.spellings |= _spellings(found)
 
     def _window_ms(self) -> int:
         """Two samples of each series, once it is known how often they come."""
