@@ -24,6 +24,7 @@ from detector.series import FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """What one GPU or instance read over some time.
@@ -72,7 +73,8 @@ class Verdicts:
     ofu
         NaN where the reading is not usable.
     fresh
-        False for a collection that was read again.
+        Whether it is new for its job: no collection that was read again, and nobody's when the
+        GPU changed hands.
     """
 
     ofu: FloatArray
@@ -103,19 +105,19 @@ def verdicts(past: Past, max_clocks: MaxClocks, observed: tuple[float, int]) -> 
     known = plain | (held & plain[head])
     memory = Memory(observed={past.who.model or past.who.uuid: observed})
     seen_ms = np.where(held, past.times_ms[head], past.times_ms)
-    stood = _heads(still)
+    stood, fresh = _heads(still), ~held
     for start, end in _runs(~known):
         # From before it began to stand still: how long it does decides.
         first = max(0, min(start - 1, int(stood[start])))
-        usable = [
-            one.usable for one in _one_by_one(past, range(first, end), seen_ms, memory, max_clocks)
-        ]
-        ofu[start:end][~np.array(usable[start - first :])] = np.nan
-    return Verdicts(ofu=ofu, fresh=~held)
+        places = range(first, end)
+        judged = [*_one_by_one(past, places, seen_ms, memory, max_clocks)][start - first :]
+        ofu[start:end][[not one.usable for one in judged]] = np.nan
+        fresh[start:end] &= np.array([one.quality != "handover" for one in judged])
+    return Verdicts(ofu=ofu, fresh=fresh)
 
 
 def _again(past: Past) -> tuple[BoolArray, BoolArray]:
-    """Return where a busy GPU shows all values of before for the same jobs, or just all ratios."""
+    """Return where a busy GPU's values, for the same jobs, and where a GPU's ratios stay."""
     n = len(past.times_ms)
     same, still, busy = np.ones(n, bool), np.ones(n, bool), np.zeros(n, bool)
     same[:1] = still[:1] = False
@@ -205,7 +207,9 @@ def bring_together(
     for past in sorted(pasts, key=lambda past: _place(past.who)):
         if not any(job in jobs for owners in past.jobs for job in owners):
             continue
-        judged = verdicts(past, max_clocks, observed.get(past.who.model or past.who.uuid, (0.0, 0)))
+        judged = verdicts(
+            past, max_clocks, observed.get(past.who.model or past.who.uuid, (0.0, 0))
+        )
         _sum_up(sums, past, judged, slots_ms, slot_ms=slot_ms, jobs=jobs)
     for job, found in sums.items():
         yield from _parts(job, found, slots_ms)
@@ -288,4 +292,3 @@ def _parts(job: str, found: _Sums, slots_ms: IntArray) -> Iterator[Part]:
             roster=roster,
             gpu_ofu=tuple(vectors[k]),
         )
-

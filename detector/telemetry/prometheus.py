@@ -9,7 +9,7 @@ replicas of one scrape, jobs that share the GPU, exporters of different generati
 import ssl
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -97,29 +97,32 @@ def tracks(series: Iterable[Series], replica_labels: Sequence[str]) -> tuple[Tra
     SourceError
         When the samples are none.
     """
-    found = []
-    for one in series:
-        metric = one.metric.get("__name__", "")
-        replica = tuple(one.metric.get(name, "") for name in replica_labels)
-        labels = Labels(
-            {
-                name: value
-                for name, value in one.metric.items()
-                if name != "__name__" and name not in replica_labels
-            }
-        )
-        if not (known := Start(name=metric, labels=labels, end=0, bare=False).counter()):
-            continue
-        counter, scale, pooled = known
-        times_ms, values = samples(one)
-        target = (labels.found("job"), labels.found("instance"), *replica)
-        found.append(
-            Track(
-                seat=(labels.uuid, labels.instance[0]), target=target, metric=metric, counter=counter,
-                scale=scale, pooled=pooled, labels=labels, times_ms=times_ms, values=values,
-            )
-        )  # fmt: skip
-    return tuple(found)
+    made = (_track(one, replica_labels) for one in series)
+    return tuple(track for track in made if track is not None)
+
+
+def _track(series: Series, replica_labels: Sequence[str]) -> Track | None:
+    metric = series.metric.get("__name__", "")
+    replica = tuple(series.metric.get(name, "") for name in replica_labels)
+    ignored = {"__name__", *replica_labels}
+    labels = Labels(
+        {name: value for name, value in series.metric.items() if name not in ignored}
+    )
+    if not (known := Start(name=metric, labels=labels, end=0, bare=False).counter()):
+        return None
+    counter, scale, pooled = known
+    times_ms, values = samples(series)
+    return Track(
+        seat=(labels.uuid, labels.instance[0]),
+        target=(labels.found("job"), labels.found("instance"), *replica),
+        metric=metric,
+        counter=counter,
+        scale=scale,
+        pooled=pooled,
+        labels=labels,
+        times_ms=times_ms,
+        values=values,
+    )
 
 
 @dataclass(slots=True)
