@@ -27,6 +27,7 @@ from detector.store.settings import HistorySettings, InboxSettings
 from detector.tables import ContentErrors, Problem, Table, read, shipped
 from detector.telemetry.dcgm import DcgmSettings
 from detector.telemetry.nvml import NvmlSettings
+from detector.telemetry.prometheus_settings import PrometheusSettings
 from detector.telemetry.scheduler_settings import KubernetesSettings, SlurmSettings
 from detector.telemetry.settings import CollectSettings, ExporterSettings
 from detector.web.settings import WebSettings
@@ -37,7 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 ReceiverSettings = SlackSettings | WebhookSettings
-SourceSettings = ExporterSettings | DcgmSettings | NvmlSettings
+SourceSettings = ExporterSettings | PrometheusSettings | DcgmSettings | NvmlSettings
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -7,9 +7,10 @@ import msgspec
 
 from detector.config import Config, SourceSettings, secret_of
 from detector.tables import ContentErrors, Problem
-from detector.telemetry import dcgm, exporter, nvml
+from detector.telemetry import dcgm, exporter, nvml, prometheus
 from detector.telemetry.dcgm import DcgmSettings
 from detector.telemetry.nvml import NvmlSettings
+from detector.telemetry.prometheus_settings import PrometheusSettings
 from detector.telemetry.register import Register, schedulers
 from detector.telemetry.settings import ExporterSettings
 from detector.telemetry.source import Source
@@ -54,7 +55,8 @@ def doubts(config: Config) -> list[str]:
         f"source {one.name!r}: timeout {one.timeout} is not below [collect] interval "
         f"{config.collect.interval}: one slow target costs whole rounds"
         for one in config.sources
-        if isinstance(one, ExporterSettings) and one.timeout >= config.collect.interval
+        if isinstance(one, ExporterSettings | PrometheusSettings)
+        and one.timeout >= config.collect.interval
     ]
 
 
@@ -70,6 +72,8 @@ def source(settings: SourceSettings) -> Source:
     match settings:
         case ExporterSettings():
             return exporter.build(settings, secret=secret)
+        case PrometheusSettings():
+            return prometheus.build(settings, secret=secret)
         case DcgmSettings():
             return dcgm.build(settings)
         case NvmlSettings():
