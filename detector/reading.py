@@ -94,7 +94,8 @@ class Scrape:
     Attributes
     ----------
     target
-        Whom was asked: a URL without secrets, a host, or ``localhost``.
+        Whom was asked: a URL without secrets, a host, ``localhost``, or a place that names
+        targets.
     asked_ms
         When, by our clock.
     time_ms

@@ -8,6 +8,7 @@ import asyncio
 import socket
 import ssl
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiohttp
 import msgspec
@@ -36,8 +37,22 @@ _DATE_EVERY = 30
 
 @dataclass(slots=True)
 class _Target:
-    """What is remembered of one target."""
+    """What is remembered of one target.
 
+    Attributes
+    ----------
+    url
+        What is asked for: without user and password.
+    shown
+        What people may see of it.
+    headers
+        Of its own user and password, which go before the source's.
+    """
+
+    url: str
+    shown: str
+    host: str
+    headers: dict[str, str]
     layout: Remembered | None = None
     scrapes: int = 0
 
@@ -70,6 +85,11 @@ class Exporter:
         """The source's name."""
         return self._settings.name
 
+    @property
+    def remembered(self) -> int:
+        """How many targets something is remembered of: those of the last round."""
+        return len(self._known)
+
     def scrape(self, now_ms: int) -> Sequence[Scrape]:
         """Ask every target that there is now, all at once.
 
@@ -79,14 +99,20 @@ class Exporter:
             When it is not known whom to ask.
         """
         urls = self._targets.find(now_ms)
-        self._known = {url: self._known.get(url, _Target()) for url in urls}
+        self._known = {url: self._known.get(url) or _target(url) for url in urls}
         asking = asyncio.run_coroutine_threadsafe(self._round(now_ms), self._loop)
         try:
-            return asking.result(timeout=self._settings.timeout / 1000 + 5)
+            scrapes = asking.result(timeout=self._settings.timeout / 1000 + 5)
         except FutureTimeoutError:
             asking.cancel()
             msg = f"{self.name}: {len(urls)} targets took longer than {self._settings.timeout}"
             raise SourceError(msg) from None
+        # A place that names targets and cannot be read is one that gave no readings.
+        scrapes += [
+            Scrape(target=place, asked_ms=now_ms, error=why)
+            for place, why in self._targets.troubles
+        ]
+        return scrapes
 
     async def _round(self, now_ms: int) -> list[Scrape]:
         if self._session is None:
@@ -102,24 +128,23 @@ class Exporter:
                 auto_decompress=True,
                 trust_env=False,
             )
-        asked = [self._one(self._session, url, now_ms) for url in self._known]
+        asked = [self._one(self._session, one, now_ms) for one in self._known.values()]
         return list(await asyncio.gather(*asked))
 
-    async def _one(self, session: aiohttp.ClientSession, url: str, now_ms: int) -> Scrape:
-        shown = without_secrets(url)
+    async def _one(
+        self, session: aiohttp.ClientSession, target: _Target, now_ms: int
+    ) -> Scrape:
         try:
-            page, date = await _page(session, url)
+            page, date = await _page(session, target)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # TimeoutError is an OSError.
-            return Scrape(target=shown, asked_ms=now_ms, error=_reason(error, self._settings))
-        target = self._known[url]
+            reason = _reason(error, self._settings)
+            return Scrape(target=target.shown, asked_ms=now_ms, error=reason)
         target.scrapes += 1
-        read = parse(
-            page, time_ms=now_ms, host=urlsplit(url).hostname or "", layout=target.layout
-        )
+        read = parse(page, time_ms=now_ms, host=target.host, layout=target.layout)
         target.layout = read.layout
         return Scrape(
-            target=shown,
+            target=target.shown,
             asked_ms=now_ms,
             time_ms=_date_ms(date) if target.scrapes % _DATE_EVERY == 1 else None,
             readings=read.readings,
@@ -168,7 +193,7 @@ def build(
         headers["Authorization"] = f"Bearer {bearer}"
     elif settings.username:
         password = secret(settings, "password")
-        headers["Authorization"] = aiohttp.BasicAuth(settings.username, password).encode()
+        headers["Authorization"] = _basic(settings.username, password)
     return Exporter(settings, Targets(settings), headers=headers, tls=_tls(settings))
 
 
@@ -184,7 +209,26 @@ def _tls(settings: ExporterSettings) -> ssl.SSLContext | bool:
         raise SourceError(msg) from None
 
 
-async def _page(session: aiohttp.ClientSession, url: str) -> tuple[bytes, str]:
+def _basic(user: str, password: str) -> str:
+    return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _target(url: str) -> _Target:
+    parts = urlsplit(url)
+    headers = {}
+    if parts.username is not None:
+        user, password = unquote(parts.username), unquote(parts.password or "")
+        headers["Authorization"] = _basic(user, password)
+    asked = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    return _Target(
+        url=asked.geturl(),
+        shown=without_secrets(url),
+        host=parts.hostname or "",
+        headers=headers,
+    )
+
+
+async def _page(session: aiohttp.ClientSession, target: _Target) -> tuple[bytes, str]:
     """Return a target's page and its HTTP date.
 
     Raises
@@ -192,22 +236,23 @@ async def _page(session: aiohttp.ClientSession, url: str) -> tuple[bytes, str]:
     ValueError
         When the answer is no page of metrics.
     """
-    async with session.get(url, allow_redirects=False) as answer:
+    async with session.get(target.url, headers=target.headers, allow_redirects=False) as answer:
         if answer.status != 200:
             raise ValueError(_refused(answer))
         if answer.content_type == "text/html":
             msg = "that is a web page, no exporter; is the path right (/metrics)?"
             raise ValueError(msg)
-        if (answer.content_length or 0) > _LARGEST:
+        pieces, size = [], answer.content_length or 0
+        if size <= _LARGEST:
+            size = 0
+            # As it comes: one piece after the other appended to a page would copy it each time.
+            while size <= _LARGEST and (piece := await answer.content.readany()):
+                pieces.append(piece)
+                size += len(piece)
+        if size > _LARGEST:
             msg = f"the page has more than {_LARGEST >> 20} MiB"
             raise ValueError(msg)
-        page = await answer.content.read(_LARGEST + 1)
-        while len(page) <= _LARGEST and (more := await answer.content.read(_LARGEST)):
-            page += more
-        if len(page) > _LARGEST:
-            msg = f"the page has more than {_LARGEST >> 20} MiB"
-            raise ValueError(msg)
-        return page, answer.headers.get("Date", "")
+        return b"".join(pieces), answer.headers.get("Date", "")
 
 
 def _refused(answer: aiohttp.ClientResponse) -> str:
