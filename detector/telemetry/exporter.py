@@ -292,7 +292,7 @@ def _reason(error: Exception, settings: ExporterSettings) -> str:
             return "connection refused: is the exporter running there?"
         case aiohttp.ClientConnectorError():
             return f"cannot connect: {error.os_error.strerror or error.os_error}"
-        case aiohttp.ServerDisconnectedError() | ConnectionResetError():
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError() | ConnectionError():
             return "the connection broke off"
         case aiohttp.ClientPayloadError():
             return "the page broke off in the middle"

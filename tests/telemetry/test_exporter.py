@@ -167,7 +167,7 @@ def test_a_page_becomes_a_reading_of_each_gpu() -> None:
         (answered(200, bytes(range(256)) * 100), "no counter of a GPU"),
         (answered(200, PAGE, Content_Length=str(len(PAGE) * 2)), "broke off in the middle"),
         (answered(200, b"#" * 20_000_000), "more than 16 MiB"),
-        (answered(200, b"\x1f\x8b" + b"none" * 20, Content_Encoding="gzip"), "broke off in the middle"),
+        (answered(200, b"\x1f\x8b?" * 9, Content_Encoding="gzip"), "broke off in the middle"),
     ],
 )  # fmt: skip
 def test_what_is_no_page_is_told_in_one_line_that_helps(answer: Answer, said: str) -> None:
