@@ -297,7 +297,7 @@ def test_the_clock_of_a_target_is_told_at_first() -> None:
 
 def test_a_user_and_a_password_are_sent() -> None:
     with serving() as served:
-        once(served.target, username="prom", password=SECRET + "ä")
+        once(served.target, username="prom", password_env="P", password=SECRET + "ä")
         once(f"http://own:p%40ss@{served.target}/metrics", bearer=SECRET)
         once(served.target, bearer=SECRET)
     sent = [asked.headers["authorization"] for asked in served.asked]
@@ -373,8 +373,12 @@ def test_a_ca_file_that_is_none_is_told_before_anything_is_asked(tmp_path: Path)
             build(settings, secret=lambda *_: "")
 
 
-def test_a_source_without_targets_says_so() -> None:
-    with exporter() as source, pytest.raises(SourceError, match="no target to scrape"):
+def test_a_source_whose_places_name_nobody_says_so(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text("[]")
+    with (
+        exporter(files=(f"{tmp_path}/*.json",)) as source,
+        pytest.raises(SourceError, match="no target to scrape"),
+    ):
         source.scrape(NOW_MS)
 
 
