@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import fleet_size, startup
-from benchmarks.collection import parse
+from benchmarks.collection import parse, scrape
 from benchmarks.machine import machine
 from benchmarks.report import PAGE, Row, write
 
-_SECTIONS = ("startup", "fleet", "parse")
+_SECTIONS = ("startup", "fleet", "parse", "scrape")
 
 
 def main() -> None:
@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--ticks", type=int, default=60)
     parser.add_argument("--hours", type=int, default=6, help="of history at the cold start")
+    parser.add_argument("--minutes", type=float, default=2, help="of scraping exporters")
     parser.add_argument("--no-write", action="store_true", help="print, and leave the page")
     options = parser.parse_args()
     if unknown := set(options.only) - set(_SECTIONS):
@@ -40,6 +41,7 @@ def main() -> None:
                 progress, jobs=options.jobs, ticks=options.ticks, hours=options.hours,
             ),
             "parse": partial(parse.measure, progress),
+            "scrape": partial(scrape.measure, progress, minutes=options.minutes),
         }  # fmt: skip
         results = {
             name: list(measures[name]())

@@ -35,7 +35,14 @@ def measure(progress: Progress, *, jobs: int, ticks: int, hours: int = 6) -> Ite
         with redis.Redis(unix_socket_path=str(server.socket)) as client:
             used_mb = client.info("memory")["used_memory"] / 1e6
         service, reader = (
-            stack.enter_context(_worker(role, str(server.socket), fleet, past=past))
+            stack.enter_context(
+                worker(
+                    role,
+                    str(server.socket),
+                    keys=fleet.stream_keys,
+                    after_ms=START_MS + past * CADENCE_MS - 1,
+                )
+            )
             for role in ("service", "reader")
         )
         task = progress.add_task(f"cold start on {hours} h", total=1)
@@ -107,7 +114,7 @@ def _fill(progress: Progress, socket: str, *, jobs: int, past: int, ticks: int) 
     return fleet
 
 
-class _Worker:
+class Worker:
     """One measured process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -131,19 +138,18 @@ class _Worker:
 
 
 @contextmanager
-def _worker(role: str, socket: str, fleet: Fleet, *, past: int) -> Iterator[_Worker]:
-    """Start a process that works on core 0, and end it."""
+def worker(role: str, socket: str, *, keys: list[str], after_ms: int) -> Iterator[Worker]:
+    """Start a process of :mod:`benchmarks.worker` that works on core 0, and end it."""
     command = (sys.executable, "-m", "benchmarks.worker")
     root = Path(__file__).parent.parent
     with subprocess.Popen(
         command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         _pin(process.pid, core=0)
-        worker = _Worker(process)
-        after_ms = START_MS + past * CADENCE_MS - 1
-        worker.tell(Start(role=role, socket=socket, keys=fleet.stream_keys, after_ms=after_ms))
+        started = Worker(process)
+        started.tell(Start(role=role, socket=socket, keys=keys, after_ms=after_ms))
         try:
-            yield worker
+            yield started
         finally:
             assert process.stdin is not None
             process.stdin.close()

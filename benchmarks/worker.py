@@ -1,9 +1,10 @@
-"""The two processes that fleet_size.py compares: the service's tick, and a bare reader.
+"""Processes that are measured: the service's tick, a bare reader, and the service's collection.
 
 One order a line comes on stdin, one measurement a line goes to stdout. Each process is of its
 own, so that neither's memory or caches count for the other.
 """
 
+import atexit
 import sys
 import time
 from collections.abc import Callable
@@ -93,10 +94,38 @@ def reader(start: Start) -> Work:
     return work
 
 
+def collector(start: Start) -> Work:
+    """Return the service's collection from exporters; the keys are its targets."""
+    from detector import log
+    from detector.collection import Collection
+    from detector.config import Config
+    from detector.content import load_gpus, shipped
+    from detector.store.history import History
+    from detector.store.keys import Keys
+    from detector.store.parts import Parts
+    from detector.telemetry.settings import ExporterSettings
+
+    log.configure(log.LogSettings(level="warning"))
+    now_ms = [0]
+    client, keys = redis.Redis(unix_socket_path=start.socket), Keys()
+    config = Config(sources=(ExporterSettings(targets=tuple(start.keys)),))
+    sink = Parts(client, keys, History(client, keys, config.history))
+    built = Collection(config, load_gpus(shipped() / "models"), sink, clock=lambda: now_ms[0])
+    atexit.register(built.close)
+
+    def work(at_ms: int) -> tuple[int, int]:
+        now_ms[0] = at_ms
+        before = built.counts["ok"]
+        built.run()
+        return built.counts["ok"] - before, 0
+
+    return work
+
+
 def main() -> None:
     """Read orders until there are no more."""
     start = msgspec.json.decode(sys.stdin.readline(), type=Start)
-    work = {"service": service, "reader": reader}[start.role](start)
+    work = {"service": service, "reader": reader, "collector": collector}[start.role](start)
     for line in sys.stdin:
         order = msgspec.json.decode(line, type=Order)
         wall, cpu = time.perf_counter(), time.process_time()
