@@ -1,15 +1,17 @@
 """Parts of jobs' scrapes, as collectors have them, into the inbox and the jobs' keys."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from math import isnan
 
 import numpy as np
 import redis
 
-from detector.analysis.aggregate import Part
+from detector.analysis.aggregate import Merged, Part, merge
 from detector.fleet import Job
 from detector.series import ContextEvent
 from detector.store.entries import encode, pack_gpus
-from detector.store.history import History
+from detector.store.history import History, Sample
 from detector.store.keys import Keys, is_job
 from detector.store.server import Command, Server
 
@@ -25,7 +27,7 @@ class Parts:
 
     def __init__(self, client: redis.Redis, keys: Keys, history: History) -> None:
         self._server = Server(client)
-        self._key = keys.inbox
+        self._keys, self._key = keys, keys.inbox
         self._history = history
 
     def post(self, parts: Sequence[Part]) -> None:
@@ -55,8 +57,51 @@ class Parts:
         """Write who jobs are; what others wrote about them stays."""
         self._history.introduce(job for job in jobs if is_job(job.id))
 
+    def newest(self, jobs: Sequence[str]) -> dict[str, int]:
+        """Return the time of the newest entry, ms, of the jobs that have one."""
+        known = [job for job in jobs if is_job(job)]
+        replies = self._server.pipeline(
+            ["XREVRANGE", self._keys.samples(job), "+", "-", "COUNT", 1] for job in known
+        )
+        return {
+            job: int(reply[0][0].partition(b"-")[0])
+            for job, reply in zip(known, replies, strict=True)
+            if isinstance(reply, list) and reply
+        }
+
+    def fill(self, parts: Sequence[Part]) -> None:
+        """Write parts that are whole scrapes into the histories, each job's oldest first.
+
+        GPUs that a job's roster has not yet come at its end, as live.
+        """
+        by_job: defaultdict[str, list[Part]] = defaultdict(list)
+        for part in parts:
+            if is_job(part.job):
+                by_job[part.job].append(part)
+        samples: list[Sample] = []
+        for job, told in self._history.describe_many(by_job).items():
+            known = {gpu.uuid: gpu for gpu in told.roster}
+            roster = known | {
+                gpu.uuid: gpu
+                for part in by_job[job]
+                for gpu in part.roster
+                if gpu.uuid not in known
+            }
+            if len(roster) > len(known):
+                self._history.enrol(job, tuple(roster.values()))
+            for part in by_job[job]:
+                if (merged := merge([part], tuple(roster.values()))) is not None:
+                    samples.append(_sample(part, merged))
+        self._history.write_many([one for one in samples if not isnan(one.ofu)])
+
     def announce(self, events: Sequence[tuple[str, ContextEvent]]) -> None:
         """Write what happened to jobs."""
         for job, event in events:
             if is_job(job):
                 self._history.announce(job, event)
+
+
+def _sample(part: Part, merged: Merged) -> Sample:
+    fields = {**merged.fields, "gpus": float(merged.gpus)}
+    gpus = np.array(merged.gpu_ofu) if merged.gpu_ofu else None
+    return Sample(job=part.job, time_ms=part.time_ms, ofu=merged.ofu, fields=fields, gpus=gpus)

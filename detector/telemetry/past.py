@@ -1,0 +1,205 @@
+"""The past of jobs at first sight: fetched and written before their first live sample.
+
+A stream takes nothing older than its newest entry, so a new job's live parts are held back
+until its past is there. That happens in a thread of its own: the others' rounds go on
+meanwhile. What is there already is not fetched again: after a restart only the gap is filled.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from typing import Protocol
+
+from detector.analysis.aggregate import Part
+from detector.reading import Reading
+from detector.telemetry.collector import Round
+from detector.telemetry.source import SourceError
+
+# Parts written at once. Chosen: some MB, and a stop is noticed within a fraction of a second.
+_A_WRITE = 2_000
+
+# How long live parts are held back. 100 jobs' 6 h take a few seconds; a server that needs
+# longer costs its jobs their past, not their present.
+_LONGEST_MS = 120_000
+
+# Jobs that were gone for so long are looked up anew. Chosen: as quality forgets GPUs.
+_FORGET_MS = 3_600_000
+
+
+class Past(Protocol):
+    """Where the past of jobs can be read."""
+
+    def __call__(
+        self, found: Sequence[Reading], *, start_ms: int, end_ms: int
+    ) -> Iterator[Part]:
+        """Return jobs' parts within ``[start_ms, end_ms)``, each job's oldest first.
+
+        Raises
+        ------
+        SourceError
+            When the server does not answer.
+        """
+        ...
+
+
+class Histories(Protocol):
+    """Where it is written. Raises OSError when the store is out of reach."""
+
+    def newest(self, jobs: Sequence[str]) -> Mapping[str, int]:
+        """Return the time of the newest entry, ms, of the jobs that have one."""
+        ...
+
+    def fill(self, parts: Sequence[Part]) -> None:
+        """Write parts that are whole scrapes, each job's oldest first."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Fetching:
+    """The jobs whose past is being fetched."""
+
+    jobs: frozenset[str]
+    began_ms: int
+    thread: Thread
+    stop: Event = field(default_factory=Event)
+
+
+class FirstSight:
+    """Holds back new jobs' parts until their past is written.
+
+    Parameters
+    ----------
+    first_look_ms
+        How far back a job is fetched that has no history.
+    interval_ms
+        Time between two rounds: a gap of no more than two is none.
+    """
+
+    def __init__(
+        self,
+        pasts: Sequence[Past],
+        histories: Histories,
+        *,
+        first_look_ms: int,
+        interval_ms: int,
+    ) -> None:
+        self._pasts, self._histories = pasts, histories
+        self._first_look_ms, self._interval_ms = first_look_ms, interval_ms
+        self._known: dict[str, int] = {}
+        self._waiting: dict[str, dict[str, Reading]] = {}
+        self._held: list[Part] = []
+        self._fetching: _Fetching | None = None
+        self._troubles: list[str] = []
+
+    def admit(self, found: Round) -> tuple[Part, ...]:
+        """Return the parts that may be written now, those held back earlier first."""
+        if not self._pasts:
+            return found.parts
+        now_ms = found.time_ms
+        self._note(found)
+        self._end(now_ms)
+        if self._fetching is None and self._waiting:
+            self._begin(now_ms, min(part.time_ms for part in (*self._held, *found.parts)))
+        closed = self._waiting.keys() | (self._fetching.jobs if self._fetching else set())
+        parts = (*self._held, *found.parts)
+        self._held = [part for part in parts if part.job in closed]
+        return tuple(part for part in parts if part.job not in closed)
+
+    def troubles(self) -> tuple[str, ...]:
+        """Return what went wrong since the last call, one line each."""
+        told, self._troubles = tuple(self._troubles), []
+        return told
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for what is being fetched."""
+        if self._fetching is not None:
+            self._fetching.thread.join(timeout_s)
+
+    def close(self) -> None:
+        """End what is being fetched after its present write."""
+        if self._fetching is not None:
+            self._fetching.stop.set()
+
+    def _note(self, found: Round) -> None:
+        """Remember who is new, with the GPUs that it has."""
+        jobs = {part.job for part in found.parts}
+        new = jobs - self._known.keys()
+        for one in found.judged:
+            for job in new.intersection(one.jobs):
+                self._waiting.setdefault(job, {})[one.reading.entity] = one.reading
+        self._known |= dict.fromkeys(jobs, found.time_ms)
+        oldest = found.time_ms - _FORGET_MS
+        self._known = {job: seen for job, seen in self._known.items() if seen >= oldest}
+
+    def _begin(self, now_ms: int, until_ms: int) -> None:
+        readings, self._waiting = self._waiting, {}
+        stop = Event()
+        thread = Thread(
+            target=self._fetch, args=(readings, until_ms, stop), name="past", daemon=True
+        )
+        self._fetching = _Fetching(
+            jobs=frozenset(readings), began_ms=now_ms, thread=thread, stop=stop
+        )
+        thread.start()
+
+    def _end(self, now_ms: int) -> None:
+        """Let jobs go whose past is written, or took too long."""
+        fetching = self._fetching
+        if fetching is None:
+            return
+        late = now_ms - fetching.began_ms > _LONGEST_MS
+        if late and fetching.thread.is_alive():
+            fetching.stop.set()
+            self._troubles.append(
+                f"the past of {len(fetching.jobs)} jobs took longer than "
+                f"{_LONGEST_MS / 1000:.0f} s: they begin with what is written of it by now"
+            )
+        if late or not fetching.thread.is_alive():
+            self._fetching = None
+
+    def _fetch(
+        self, readings: Mapping[str, Mapping[str, Reading]], until_ms: int, stop: Event
+    ) -> None:
+        try:
+            newest = self._histories.newest(sorted(readings))
+            start = {job: newest.get(job, 0) + 1 for job in readings}
+            open_ms = until_ms - 2 * self._interval_ms
+            todo = {job for job, since in start.items() if since < open_ms}
+            for past in self._pasts:
+                todo -= self._fetch_from(
+                    past, readings, start=start, todo=todo, until_ms=until_ms, stop=stop
+                )
+        except OSError as error:
+            self._troubles.append(f"the past of new jobs cannot be written: {error}")
+
+    def _fetch_from(
+        self,
+        past: Past,
+        readings: Mapping[str, Mapping[str, Reading]],
+        *,
+        start: Mapping[str, int],
+        todo: set[str],
+        until_ms: int,
+        stop: Event,
+    ) -> set[str]:
+        """Write what one server has; return of which jobs it had anything."""
+        found: set[str] = set()
+        if not todo:
+            return found
+        gpus = {entity: one for job in todo for entity, one in readings[job].items()}
+        oldest = max(until_ms - self._first_look_ms, min(start[job] for job in todo))
+        batch: list[Part] = []
+        try:
+            for part in past(list(gpus.values()), start_ms=oldest, end_ms=until_ms):
+                if stop.is_set():
+                    return found
+                if part.job in todo and part.time_ms >= start[part.job]:
+                    found.add(part.job)
+                    batch.append(part)
+                if len(batch) >= _A_WRITE:
+                    self._histories.fill(batch)
+                    batch = []
+        except SourceError as error:
+            self._troubles.append(f"the past of new jobs cannot be read: {error}")
+        self._histories.fill(batch)
+        return found
