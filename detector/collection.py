@@ -4,14 +4,27 @@ Two collectors of the same targets do no harm: a host's parts of one slot count 
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
 from detector import log
 from detector.analysis.ofu import GpuTable
 from detector.analysis.quality import MaxClocks
 from detector.config import Config
+from detector.reading import Reading
 from detector.sources import register_of, sources
+from detector.telemetry.backfill import backfill
 from detector.telemetry.collector import Collector, Sink
+from detector.telemetry.identity import IdentitySettings, job_of
+from detector.telemetry.past import FirstSight, Histories, Past
+from detector.telemetry.prometheus import Prometheus
+from detector.telemetry.source import Source
+
+
+class Store(Sink, Histories, Protocol):
+    """Where the present and the past of jobs go."""
 
 
 class Collection:
@@ -24,15 +37,23 @@ class Collection:
     """
 
     def __init__(
-        self, config: Config, gpus: GpuTable, sink: Sink, *, clock: Callable[[], int]
+        self, config: Config, gpus: GpuTable, sink: Store, *, clock: Callable[[], int]
     ) -> None:
         self._sink, self._clock = sink, clock
         self._log = log.get()
         self._register = register_of(config)
+        asked = sources(config)
+        max_clocks = MaxClocks(table=gpus, configured=config.collect.max_clock_mhz)
+        self._first_sight = FirstSight(
+            _pasts(asked, max_clocks, config.collect),
+            sink,
+            first_look_ms=config.history.first_look,
+            interval_ms=config.collect.interval,
+        )
         self._collector = Collector(
-            sources(config),
+            asked,
             self._register,
-            max_clocks=MaxClocks(table=gpus, configured=config.collect.max_clock_mhz),
+            max_clocks=max_clocks,
             deadline_s=0.9 * config.collect.interval / 1000,
             interval_ms=config.collect.interval,
         )
@@ -45,6 +66,9 @@ class Collection:
         found = self._collector.round(self._clock())
         self.counts.update(found.counts())
         self._tell(frozenset(found.troubles))
+        found = replace(found, parts=self._first_sight.admit(found))
+        for trouble in self._first_sight.troubles():
+            self._log.warning("past_unknown", reason=trouble)
         try:
             self._collector.deliver(found, self._sink)
         except OSError as error:
@@ -66,5 +90,24 @@ class Collection:
 
     def close(self) -> None:
         """Let go of all sources."""
+        self._first_sight.close()
         self._collector.close()
         self._register.close()
+
+
+def _pasts(
+    asked: Sequence[Source], max_clocks: MaxClocks, identity: IdentitySettings
+) -> list[Past]:
+    """Return where the past of jobs can be read: Prometheus servers."""
+    jobs_of = partial(_jobs_of, identity=identity)
+    return [
+        partial(backfill, one, jobs_of=jobs_of, max_clocks=max_clocks)
+        for one in asked
+        if isinstance(one, Prometheus)
+    ]
+
+
+def _jobs_of(reading: Reading, *, identity: IdentitySettings) -> tuple[str, ...]:
+    """Return whom a reading of the past was for, by its labels."""
+    named = [job_of(labels, identity) for labels in (reading.labels, *reading.sharing)]
+    return tuple(dict.fromkeys(job for job in named if job))

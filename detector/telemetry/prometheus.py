@@ -264,8 +264,8 @@ class Prometheus:
     def _window_ms(self) -> int:
         """Two samples of each series, once it is known how often they come."""
         if self.interval_ms is None:
-            return self.settings.window
-        return min(self.settings.window, 2 * self.interval_ms + 1_000)
+            return int(self.settings.window)  # a duration is written as people write it
+        return min(int(self.settings.window), 2 * self.interval_ms + 1_000)
 
     def _keep(self, fresh: Iterable[Reading], now_ms: int) -> None:
         """Remember the newest reading of each GPU until it is too old.

@@ -1,0 +1,157 @@
+"""The past of new jobs: written before their first live sample, and never in others' way."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from detector.analysis.aggregate import Part
+from detector.analysis.quality import Judged
+from detector.reading import Reading
+from detector.telemetry.collector import Round
+from detector.telemetry.past import FirstSight
+from detector.telemetry.source import SourceError
+
+_T0 = 1_796_000_000_000
+_EVERY = 10_000
+_LOOK = 60 * _EVERY
+
+
+@dataclass(slots=True)
+class _Store:
+    """Histories as a stream keeps them: oldest first, or refused."""
+
+    times: dict[str, list[int]] = field(default_factory=dict)
+    away: bool = False
+
+    def newest(self, jobs: Sequence[str]) -> Mapping[str, int]:
+        return {job: self.times[job][-1] for job in jobs if self.times.get(job)}
+
+    def fill(self, parts: Sequence[Part]) -> None:
+        if self.away:
+            raise ConnectionRefusedError("away")
+        self.write(parts)
+
+    def write(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            known = self.times.setdefault(part.job, [])
+            assert not known or part.time_ms > known[-1], "a stream goes on at its end alone"
+            known.append(part.time_ms)
+
+
+@dataclass(slots=True)
+class _Server:
+    """A server that has every job's past; it answers when it is let."""
+
+    go: threading.Event = field(default_factory=threading.Event)
+    error: str = ""
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    def __call__(
+        self, found: Sequence[Reading], *, start_ms: int, end_ms: int
+    ) -> Iterator[Part]:
+        self.asked.append((start_ms, end_ms))
+        self.go.wait(30)
+        if self.error:
+            raise SourceError(self.error)
+        for reading in found:
+            for time_ms in range(-(-start_ms // _EVERY) * _EVERY, end_ms, _EVERY):
+                yield Part(job=reading.jobs[0], host="", time_ms=time_ms, ofu=0.4, gpus=1)
+
+
+def _round(n: int, *jobs: str) -> Round:
+    time_ms = _T0 + n * _EVERY
+    readings = [
+        Reading(uuid=f"GPU-{job}", host="a", time_ms=time_ms, jobs=(job,)) for job in jobs
+    ]
+    judged = tuple(
+        Judged(reading=one, jobs=one.jobs, ofu=0.4, quality="ok") for one in readings
+    )
+    parts = tuple(Part(job=job, host="a", time_ms=time_ms, ofu=0.4, gpus=1) for job in jobs)
+    return Round(time_ms=time_ms, judged=judged, parts=parts)
+
+
+def _first_sight(store: _Store, *servers: _Server) -> FirstSight:
+    return FirstSight(servers, store, first_look_ms=_LOOK, interval_ms=_EVERY)
+
+
+def test_a_new_jobs_history_is_its_past_and_then_its_present_without_a_gap() -> None:
+    store, server = _Store(), _Server()
+    sight = _first_sight(store, server)
+    for n in range(3):
+        store.write(sight.admit(_round(n, "7")))
+        assert not store.times
+    server.go.set()
+    sight.join(10)
+    store.write(sight.admit(_round(3, "7")))
+    assert store.times["7"] == list(range(_T0 - _LOOK, _T0 + 4 * _EVERY, _EVERY))
+
+
+def test_others_rounds_go_on_while_a_past_is_fetched() -> None:
+    store, server = _Store(), _Server()
+    store.times["old"] = [_T0 - _EVERY]
+    sight = _first_sight(store, server)
+    assert not sight.admit(_round(0, "old"))
+    server.go.set()
+    sight.join(10)
+    server.go.clear()
+    store.write(sight.admit(_round(1, "old", "new")))
+    store.write(sight.admit(_round(2, "old", "new")))
+    assert store.times["old"][-1] == _T0 + 2 * _EVERY
+    assert "new" not in store.times
+    server.go.set()
+
+
+def test_after_a_restart_only_the_gap_is_fetched() -> None:
+    store, server = _Store(), _Server()
+    server.go.set()
+    store.times["7"] = [_T0 - 20 * _EVERY]
+    store.times["8"] = [_T0 - _EVERY]
+    sight = _first_sight(store, server)
+    sight.admit(_round(0, "7", "8"))
+    sight.join(10)
+    store.write(sight.admit(_round(1, "7", "8")))
+    assert store.times["7"] == list(range(_T0 - 20 * _EVERY, _T0 + 2 * _EVERY, _EVERY))
+    assert store.times["8"] == [_T0 - _EVERY, _T0, _T0 + _EVERY]
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_past_that_cannot_be_had_costs_no_present_and_is_told(away: bool) -> None:
+    store, server = _Store(away=away), _Server(error="" if away else "HTTP 503; see its log")
+    server.go.set()
+    sight = _first_sight(store, server)
+    sight.admit(_round(0, "7"))
+    sight.join(10)
+    store.write(sight.admit(_round(1, "7")))
+    assert store.times["7"] == [_T0, _T0 + _EVERY]
+    (told,) = sight.troubles()
+    assert told.startswith("the past of new jobs cannot be ")
+    assert not sight.troubles()
+
+
+def test_a_server_that_hangs_holds_a_job_up_for_two_minutes_and_no_longer() -> None:
+    store, server = _Store(), _Server()
+    sight = _first_sight(store, server)
+    rounds = [_round(n, "7") for n in range(14)]
+    for found in rounds:
+        store.write(sight.admit(found))
+    assert store.times["7"] == [found.time_ms for found in rounds]
+    assert "took longer" in sight.troubles()[0]
+    server.go.set()
+
+
+def test_without_a_server_nothing_is_held_back() -> None:
+    assert _first_sight(_Store()).admit(_round(0, "7")) == _round(0, "7").parts
+
+
+def test_a_second_server_gives_what_the_first_one_has_not() -> None:
+    store = _Store()
+    first, second = _Server(error="down"), _Server()
+    first.go.set()
+    second.go.set()
+    sight = _first_sight(store, first, second)
+    sight.admit(_round(0, "7"))
+    sight.join(10)
+    assert store.times["7"][0] == _T0 - _LOOK
