@@ -4,12 +4,13 @@ Two collectors of the same targets do no harm: a host's parts of one slot count 
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from detector import log
+from detector.analysis.aggregate import Part
 from detector.analysis.ofu import GpuTable
 from detector.analysis.quality import MaxClocks
 from detector.config import Config
@@ -99,12 +100,31 @@ def _pasts(
     asked: Sequence[Source], max_clocks: MaxClocks, identity: IdentitySettings
 ) -> list[Past]:
     """Return where the past of jobs can be read: Prometheus servers."""
-    jobs_of = partial(_jobs_of, identity=identity)
     return [
-        partial(backfill, one, jobs_of=jobs_of, max_clocks=max_clocks)
+        partial(_past, one, max_clocks=max_clocks, identity=identity)
         for one in asked
-        if isinstance(one, Prometheus)
+        if isinstance(one, Prometheus) and one.settings.past > 0
     ]
+
+
+def _past(
+    server: Prometheus,
+    found: Sequence[Reading],
+    *,
+    start_ms: int,
+    end_ms: int,
+    max_clocks: MaxClocks,
+    identity: IdentitySettings,
+) -> Iterator[Part]:
+    """Return jobs' past, as much of it as the source's settings want."""
+    return backfill(
+        server,
+        found,
+        partial(_jobs_of, identity=identity),
+        start_ms=max(start_ms, end_ms - int(server.settings.past)),
+        end_ms=end_ms,
+        max_clocks=max_clocks,
+    )
 
 
 def _jobs_of(reading: Reading, *, identity: IdentitySettings) -> tuple[str, ...]:
