@@ -57,11 +57,15 @@ _ENTRIES = (
     # are what mfu_ofu_divergence is about.
     Metric(name="mfu", field="mfu", unit="ratio", low=0.0, high=10.0, title="reported MFU"),
     Metric(name="tokens", field="tokens", unit="1/s", low=0.0, high=1e12, title="tokens/s"),
+    Metric(name="unusable", field="bad", unit="count", low=0.0, high=1e7,
+           title="GPUs without usable counters"),
     # OFU of single GPUs, held to their job: what the mean hides.
     Metric(name="gpu_ofu", field="", unit="ratio", low=0.0, high=1.0,
            title="OFU of single GPUs"),
     Metric(name="mfu_ratio", field="", unit="ratio", low=0.0, high=1e3,
            title="reported MFU / MFU that OFU implies"),
+    Metric(name="usable", field="", unit="ratio", low=0.0, high=1.0,
+           title="share of GPUs with usable counters"),
     Metric(name="valid", field="", unit="ratio", low=0.0, high=1.0,
            title="share of usable samples"),
 )  # fmt: skip

@@ -46,7 +46,8 @@ class Part:
     faults
         Verdict -> how many GPUs are not usable by it. One that lacks a counter is ``blank``.
     fresh
-        Whether any of it is new: a part of repeats alone only stands in for its host.
+        Whether any of it is new: a part of repeats alone only stands in for its host. That
+        no GPU can be used is new each time.
     """
 
     job: str
@@ -142,7 +143,7 @@ def _part(job: str, host: str, here: Sequence[Judged], *, time_ms: int) -> Part:
         roster=tuple(_gpu(one.reading) for one in here),
         gpu_ofu=tuple(one.ofu if one.usable else math.nan for one in here),
         faults=dict(Counter(_fault(one) for one in here if not one.usable)),
-        fresh=any(not one.repeat for one in here),
+        fresh=any(not one.repeat for one in usable) if usable else True,
     )
 
 
@@ -228,3 +229,33 @@ def _vector(hosts: Sequence[Part], roster: Sequence[Gpu]) -> tuple[float, ...]:
         if not math.isnan(value)
     }
     return tuple(values.get(gpu.uuid, math.nan) for gpu in roster)
+
+
+# What people do about a verdict.
+_REMEDIES = {
+    "stale": "see whether the exporter or host engine still collects",
+    "frozen": "restart the host engine or exporter",
+    "blank": "see with ofuwatch doctor which counters are missing, and why",
+    "zero_mismatch": "restart the host engine or exporter",
+    "contention": "end the other profiler on the host",
+    "out_of_bounds": "see which maximal clock is right; [collect] max_clock_mhz sets it",
+}
+_HOSTS_TOLD = 3  # the worst; the others are a number
+
+
+def in_words(faults: Iterable[tuple[str, str, int]]) -> str:
+    """Return which GPUs cannot be used and why, worst first, and what to do: one line."""
+    by_quality: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+    for host, quality, count in faults:
+        by_quality[quality].append((count, host))
+    told = []
+    order = sorted(by_quality.items(), key=lambda item: (-sum(n for n, _ in item[1]), item[0]))
+    for quality, hosts in order:
+        worst = sorted(hosts, key=lambda host: (-host[0], host[1]))
+        where = ", ".join(f"{count} of {host}" for count, host in worst[:_HOSTS_TOLD])
+        rest = worst[_HOSTS_TOLD:]
+        if rest:
+            where += f" and {sum(n for n, _ in rest)} of {len(rest)} hosts more"
+        remedy = _REMEDIES.get(quality)
+        told.append(f"{quality}: GPUs {where}" + (f" ({remedy})" if remedy else ""))
+    return "; ".join(told)

@@ -8,6 +8,9 @@ import numpy.typing as npt
 from detector.analysis.ofu import ClockRatio, GpuModel, clock_ratio, precision_named
 from detector.series import FloatArray
 
+# What a job reports of itself, and no collector.
+REPORTED = ("tokens", "mfu")
+
 # Below this OFU the ratio of two small numbers says nothing about how FLOPs are counted.
 # Chosen: an eighth of the 0.4 that healthy LLM jobs run at.
 _LEAST_OFU = 0.05
@@ -19,8 +22,10 @@ def derived(
     """Return the derived metrics that ``fields`` allow, by catalogue name.
 
     ``valid`` is 1 where the entry carries a usable OFU and 0 where it does not; NaN where it is
-    the job's own report, which has none. ``mfu_ratio`` is the reported MFU over
-    the MFU that OFU implies, ``mfu / (ofu * clock_ratio)``.
+    the job's own report, which has none. ``usable`` is the share of the GPUs that answer whose
+    counters can be used, and ``gpus`` counts all that answer: a GPU whose counters are
+    broken is not gone. ``mfu_ratio`` is the reported MFU over the MFU that OFU implies,
+    ``mfu / (ofu * clock_ratio)``.
 
     Parameters
     ----------
@@ -31,20 +36,26 @@ def derived(
         one a sample; 1 where the GPU or the precision is unknown.
     """
     ofu = fields["ofu"]
-    out = {"valid": np.where(_reports(fields), np.nan, np.isfinite(ofu))}
+    out = {"valid": np.where(reports(fields), np.nan, np.isfinite(ofu))}
+    if "unusable" in fields and "gpus" in fields:
+        counted, unusable = fields["gpus"], fields["unusable"]
+        out["gpus"] = counted + np.where(np.isnan(unusable), 0.0, unusable)
+        with np.errstate(invalid="ignore"):
+            out["usable"] = counted / (counted + unusable)
     if "mfu" in fields:
         implied = np.where(ofu >= _LEAST_OFU, ofu * clock_ratio, np.nan)
         out["mfu_ratio"] = fields["mfu"] / implied
     return out
 
 
-def _reports(fields: Mapping[str, FloatArray]) -> npt.NDArray[np.bool_]:
+def reports(fields: Mapping[str, FloatArray]) -> npt.NDArray[np.bool_]:
     """Where entries are a job's own report: no OFU, and nobody counted GPUs."""
     none = np.isnan(fields["ofu"])
-    if "gpus" in fields:
-        none = none & np.isnan(fields["gpus"])
+    for name in ("gpus", "unusable"):
+        if name in fields:
+            none = none & np.isnan(fields[name])
     said = np.zeros_like(none)
-    for name in ("tokens", "mfu"):
+    for name in REPORTED:
         if name in fields:
             said |= np.isfinite(fields[name])
     return none & said

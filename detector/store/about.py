@@ -30,6 +30,9 @@ _ROSTER = (
     '[{"uuid":"GPU-1","host":"n1","index":0}]'
 )
 
+# Fields of a job's hash that collectors write: one a host, and how many places there are.
+_HOST, _PLACES = "gpus:", "gpus#"
+
 _LONGEST_TEXT = 1024  # of a label, a name or a note; chosen: more is no label but a mistake
 
 Note = Callable[[str, str], None]
@@ -63,14 +66,17 @@ def read_job(job: str, fields: Mapping[str, str], note: Note) -> Job:
     """Return who a job is; ``note(field, why)`` is told what cannot be read."""
     plain: dict[str, str] = {}
     labels: dict[str, str] = {}
-    roster: tuple[Gpu, ...] | None = None
+    roster: tuple[Gpu, ...] = ()
+    seen: list[tuple[int, Gpu]] = []
     start_ms: int | None = None
     for name, text in fields.items():
         if name == "gpus":
-            roster = _or_noted(_roster, text, name, note)
+            roster = _or_noted(_roster, text, name, note) or ()
+        elif name.startswith(_HOST):
+            seen += _or_noted(_seats(name[len(_HOST) :]), text, name, note) or ()
         elif name == "start":
             start_ms = _or_noted(time_ms, text, name, note)
-        elif name == "lineage":
+        elif name in ("lineage", _PLACES):
             continue
         elif len(text) > _LONGEST_TEXT:
             note(name, f"{len(text)} characters are too long")
@@ -78,7 +84,7 @@ def read_job(job: str, fields: Mapping[str, str], note: Note) -> Job:
             (plain if name in _PLAIN else labels)[name] = text
     return Job(
         id=job,
-        roster=roster or (),
+        roster=_with_seen(roster, seen),
         start_ms=start_ms,
         lineage=_listed(fields.get("lineage", "")),
         labels=labels,
@@ -130,6 +136,36 @@ def touching(events: Iterable[ContextEvent], span: Interval) -> tuple[ContextEve
         and (event.span.end_ms > span.start_ms or event.span.start_ms >= span.start_ms)
     }
     return tuple(found[key] for key in sorted(found))
+
+
+class _Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU as a collector found it, and its place behind the GPUs of the description."""
+
+    at: int
+    uuid: str
+    index: int | None = None
+
+
+def _seats(host: str) -> Callable[[str], tuple[tuple[int, Gpu], ...]]:
+    def read(text: str) -> tuple[tuple[int, Gpu], ...]:
+        seats = msgspec.json.decode(text, type=tuple[_Seat, ...])
+        return tuple(
+            (seat.at, Gpu(uuid=seat.uuid, host=host, index=seat.index)) for seat in seats
+        )
+
+    return read
+
+
+def _with_seen(roster: tuple[Gpu, ...], seen: list[tuple[int, Gpu]]) -> tuple[Gpu, ...]:
+    """Return the roster, and behind it what collectors saw beyond it, by their places."""
+    named = {gpu.uuid for gpu in roster}
+    later = sorted(seen, key=lambda seat: (seat[0], seat[1].host, seat[1].uuid))
+    return (*roster, *(gpu for _, gpu in later if gpu.uuid not in named))
+
+
+def is_seen(fields: Iterable[str]) -> bool:
+    """Whether collectors see to a job's roster: then it grows at its end."""
+    return _PLACES in fields
 
 
 def _roster(text: str) -> tuple[Gpu, ...]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from detector.analysis.derived import REPORTED
 from detector.metric import FIELDS, METRICS, Metric
 from detector.series import FloatArray, IntArray
 
@@ -55,6 +56,8 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "or leave it out",
         "late": "the host reported after its scrape had been merged without it; shorten the "
         "way, or raise `inbox.wait`",
+        "clock_off": "the host's clock is off by so much, so its parts are filed by the time "
+        "of their arrival; run NTP there",
         "poison": "the job could not be judged: what it holds broke the detector, which is a "
         "mistake of ofuwatch's; report it with the detail. It is left out for ten minutes and "
         "tried again, the other jobs are watched as ever",
@@ -190,13 +193,13 @@ def safe(value: bytes | str) -> str:
     return ascii(text[:60])[1:-1]
 
 
-# What a job reports of itself, and no collector: an entry that has it needs no OFU.
-REPORTED = ("tokens", "mfu")
+# An entry that has one of them needs no OFU: the job itself reports, or no GPU is usable.
+_EXCUSES = {METRICS[name].field.encode() for name in (*REPORTED, "unusable")}
 
 
 def _says_why(given: Mapping[bytes, bytes]) -> bool:
-    """Whether an entry may lack OFU: no GPU was usable, or the job itself reports."""
-    return given.get(b"n") == b"0" or any(name.encode() in given for name in REPORTED)
+    """Whether an entry may lack OFU."""
+    return not _EXCUSES.isdisjoint(given) or given.get(b"n") == b"0"
 
 
 _BY_NAME: dict[bytes, Metric] = {name.encode(): metric for name, metric in FIELDS.items()}

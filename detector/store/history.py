@@ -6,10 +6,8 @@ process reads and rolls up; any number write.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import isfinite, isnan
+from dataclasses import replace
 
-import msgspec
 import redis
 
 from detector.fleet import Gpu, Job
@@ -22,68 +20,37 @@ from detector.series import (
     Wanted,
     Window,
 )
-from detector.store.about import read_event, read_job, touching, write_event, write_job
+from detector.store.about import (
+    is_seen,
+    read_event,
+    read_job,
+    touching,
+    write_event,
+    write_job,
+)
 from detector.store.discovery import Discovery
 from detector.store.entries import (
-    EARLIEST_MS,
     REASONS,
-    REPORTED,
-    encode,
-    pack_all,
     safe,
 )
 from detector.store.errors import translate
 from detector.store.increments import Increments
-from detector.store.keys import Keys, is_job
+from detector.store.keys import Keys
 from detector.store.rejects import Rejected, Rejects
 from detector.store.roll import Roll
+from detector.store.samples import Sample, Writer
+from detector.store.script import outcomes, script
 from detector.store.server import Command, Reply, Server, pairs
 from detector.store.settings import HistorySettings
 from detector.store.windows import Windows
 
 __all__ = ["REASONS", "History", "HistorySettings", "Rejected", "Sample"]
 
-# Bound of a stream that nobody rolls up: 6 h at one entry a second. Chosen.
-_LONGEST_STREAM = 21_600
 _LONGEST_EVENTS = 1_000  # of a job: a checkpoint every ten minutes for a week
 
-_WRITES_A_PIPELINE = 5_000
 # Jobs whose events are read in one trip: a few hundred bytes of each.
 _EVENTS_A_PIPELINE = 500
 _DAY_MS = 86_400_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One scrape of one job, to be written.
-
-    Attributes
-    ----------
-    ofu
-        Mean over the job's GPUs, 0..1; NaN where no GPU was usable (``gpus`` is 0 then), or
-        where only the job itself reports. Any other scrape without data is not written.
-    fields
-        Other metrics by their catalogue names; NaN is left out.
-    gpus
-        OFU of each GPU in the roster's order, shape ``(g,)``; NaN is no data.
-    """
-
-    job: str
-    time_ms: int
-    ofu: float
-    fields: Mapping[str, float] = field(default_factory=dict)
-    gpus: FloatArray | None = None
-
-    @property
-    def meant_without(self) -> bool:
-        """Whether a sample may have no OFU."""
-        reported = any(name in self.fields for name in REPORTED)
-        return isnan(self.ofu) and (self.fields.get("gpus") == 0 or reported)
-
-
-def _gpu(gpu: Gpu) -> dict[str, object]:
-    said = {"uuid": gpu.uuid, "host": gpu.host or None, "index": gpu.index}
-    return {name: value for name, value in said.items() if value is not None}
 
 
 class History:
@@ -102,6 +69,8 @@ class History:
 
     def __init__(self, client: redis.Redis, keys: Keys, settings: HistorySettings) -> None:
         self._server = Server(client)
+        self._client = client
+        self._enrol = script(client, "enrol")
         self._keys = keys
         self.settings = settings
         self._expire_s = (settings.keep + _DAY_MS) // 1000
@@ -109,6 +78,7 @@ class History:
         self._discovery = Discovery(self._server, keys, self._rejects, every=settings.discover)
         self._increments = Increments(self._server, settings, self._discovery, self._rejects)
         self._windows = Windows(self._server, keys, settings, self._rejects)
+        self._writer = Writer(self._server, keys, settings, self._discovery, self._rejects)
         self._roll = Roll(self._server, keys, settings, self._discovery, self._rejects)
 
     def increments(self, cursors: Mapping[str, int], *, now_ms: int) -> Batch:
@@ -160,18 +130,7 @@ class History:
         ValueError
             When a metric is not in the catalogue. Nothing has been written then.
         """
-        good = [at for at, sample in enumerate(samples) if self._possible(sample)]
-        commands = self._additions([samples[at] for at in good])
-        written = [False] * len(samples)
-        for start in range(0, len(good), _WRITES_A_PIPELINE):
-            batch = good[start : start + _WRITES_A_PIPELINE]
-            replies = self._server.pipeline(commands[start : start + _WRITES_A_PIPELINE])
-            judged = self._judged([samples[at] for at in batch], replies)
-            for at, done in zip(batch, judged, strict=True):
-                written[at] = done
-                if done:
-                    self._discovery.add(samples[at].job)
-        return written
+        return self._writer.write(samples)
 
     def windows(self, wanted: Sequence[Wanted]) -> list[Window]:
         """Return stretches of jobs' histories, from chunks and streams, in as few trips."""
@@ -255,10 +214,26 @@ class History:
         if isinstance(replies[0], redis.RedisError):
             raise translate(replies[0], self._server.where)
 
-    def enrol(self, job: str, roster: Sequence[Gpu]) -> None:
-        """Write a job's GPUs, in the order of its values."""
-        text = msgspec.json.encode([_gpu(gpu) for gpu in roster])
-        self._server.pipeline([["HSET", self._keys.about(job), "gpus", text]])
+    def enrol(self, job: str, gpus: Iterable[Gpu]) -> Job:
+        """Give GPUs places at the end of a job's roster; return who the job is by now.
+
+        Each host's are one step, and a GPU that has a place keeps it. A hash of another type
+        stays as it is, and the job without a roster.
+        """
+        hosts: dict[str, list[Gpu]] = {}
+        for gpu in gpus:
+            hosts.setdefault(gpu.host, []).append(gpu)
+        pipeline = self._client.pipeline(transaction=False)
+        for host, here in hosts.items():
+            flat = [
+                part
+                for gpu in here
+                for part in (gpu.uuid, "" if gpu.index is None else gpu.index)
+            ]
+            args = [host, self._expire_s, *flat]
+            self._enrol(keys=[self._keys.about(job)], args=args, client=pipeline)
+        outcomes(pipeline)
+        return self.describe(job)
 
     def roll(self, jobs: Iterable[str], *, now_ms: int) -> None:
         """Move what is older than ``stream`` into chunks, and drop what is past ``keep``."""
@@ -280,52 +255,8 @@ class History:
         """Return what was set aside of a job so far, by reason."""
         return self._rejects.rejected(job)
 
-    def _possible(self, sample: Sample) -> bool:
-        """Whether a sample can be written at all; it is set aside if not."""
-        entry, detail = f"{sample.time_ms}-0", f"v={sample.ofu:g}"
-        if not is_job(sample.job):
-            self._rejects.add("", entry, "no_job", safe(sample.job))
-        elif sample.time_ms < EARLIEST_MS:
-            self._rejects.add(sample.job, entry, "not_milliseconds")
-        elif not isfinite(sample.ofu) and not sample.meant_without:
-            self._rejects.add(sample.job, entry, "not_a_number", detail)
-        elif not isnan(sample.ofu) and not 0 <= sample.ofu <= 1:
-            self._rejects.add(sample.job, entry, "out_of_range", detail)
-        else:
-            return True
-        return False
-
-    def _additions(self, samples: Sequence[Sample]) -> list[Command]:
-        given = [sample.gpus for sample in samples if sample.gpus is not None]
-        packed = iter(pack_all(given))
-        commands: list[Command] = []
-        for sample in samples:
-            flat = encode(sample.ofu, sample.fields)
-            if sample.gpus is not None:
-                flat += ["g", next(packed)]
-            key, entry = self._keys.samples(sample.job), f"{sample.time_ms}-0"
-            commands.append(["XADD", key, "MAXLEN", "~", _LONGEST_STREAM, entry, *flat])
-        return commands
-
     def _events_read(self, job: str) -> Command:
         return ["XREVRANGE", self._keys.events(job), "+", "-", "COUNT", _LONGEST_EVENTS]
-
-    def _judged(self, samples: Sequence[Sample], replies: Sequence[Reply]) -> list[bool]:
-        """Whether each sample is there; an id that is refused may be a repeated write."""
-        refused = [
-            at for at, reply in enumerate(replies) if isinstance(reply, redis.RedisError)
-        ]
-        keys = [(self._keys.samples(samples[at].job), samples[at].time_ms) for at in refused]
-        found = self._server.pipeline(
-            ["XRANGE", key, f"{time}-0", f"{time}-0"] for key, time in keys
-        )
-        there = [True] * len(samples)
-        for at, reply in zip(refused, found, strict=True):
-            there[at] = isinstance(reply, list) and bool(reply)
-            if not there[at]:
-                reason = "went_back" if isinstance(reply, list) else "wrong_type"
-                self._rejects.add(samples[at].job, f"{samples[at].time_ms}-0", reason)
-        return there
 
     def _described(self, job: str, reply: Reply) -> Job:
         known = () if isinstance(reply, Exception) else pairs(reply)
@@ -334,8 +265,11 @@ class History:
         def note(name: str, why: str) -> None:
             self._rejects.add(job, ":m", "bad_description", safe(f"{name}: {why}"))
 
-        described = read_job(job, _texts(flat), note)
+        fields = _texts(flat)
+        described = read_job(job, fields, note)
         self._increments.roster_sizes[job] = len(described.roster)
+        if is_seen(fields):
+            self._increments.growing.add(job)
         return described
 
 

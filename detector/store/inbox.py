@@ -1,10 +1,10 @@
 """The inbox ``ofu:in``: entries that name their job, and hosts that report one by one.
 
 ``XADD ofu:in * job J v 0.41`` goes into J's history as it is. With ``host H`` it is one host's
-part of a scrape: parts are merged by job and slot of time once all hosts of the job's roster
+part of a scrape: parts are merged by job and slot of time once all hosts that report the job
 have reported, or ``wait`` has passed. An entry is deleted only after it has been written or
-set aside, so a crash loses nothing; writing twice is harmless, since a slot has one id. One
-process drains.
+set aside, so a crash loses nothing; writing twice is harmless, since a slot is written once.
+One process drains.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,20 +14,25 @@ from math import isnan, nan
 import numpy as np
 import redis
 
-from detector.analysis.aggregate import Part, merge
-from detector.fleet import Gpu
-from detector.series import FloatArray
-from detector.store.about import time_ms
-from detector.store.entries import REPORTED, decode, gpu_codes, gpu_values, safe
+from detector.analysis.aggregate import Merged, Part, merge
+from detector.analysis.derived import REPORTED
+from detector.store.crew import Crew
+from detector.store.entries import decode, safe
 from detector.store.errors import StoreError
 from detector.store.history import History, Sample
-from detector.store.keys import Keys, is_job
+from detector.store.host_clocks import HostClocks
+from detector.store.keys import Keys
+from detector.store.letters import Letter, is_usable, job_of, read, time_of
 from detector.store.server import Command, Server
 from detector.store.settings import InboxSettings
 
 _ENTRIES_A_CALL = 20_000  # 100,000 GPUs' hosts report 12,500 in a scrape
 _DELETED_A_COMMAND = 1_000
 _ROSTER_MS = 300_000  # how long a roster that was read is taken for granted
+_FORGET_MS = 3_600_000  # what is known of a job that nobody reports any more
+# A report that no host's scrape takes along is put behind its job's newest entry, and so much
+# before its own time where that is old. Chosen: two collections of 30 s.
+_BACK_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,51 +56,12 @@ class InboxReport:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Letter:
-    """One readable entry of the inbox. ``fields`` has catalogue names; ``ofu`` is usable."""
-
-    id: bytes
-    job: str
-    host: str
-    time_ms: int
-    fields: dict[str, float]
-    gpus: FloatArray | None
-    roster: tuple[Gpu, ...] = ()
-    fresh: bool = True
-
-    @property
-    def reports(self) -> bool:
-        """Whether it is the job's own report, which has no GPUs."""
-        return not self.host and isnan(self.fields["ofu"])
-
-    def part(self) -> Part:
-        """Return it as its host's part; without a count a host weighs as one GPU."""
-        count = self.fields.get("gpus", nan)
-        roster = self.roster if self.gpus is not None else ()
-        values = () if self.gpus is None else tuple(self.gpus.tolist())
-        return Part(
-            job=self.job,
-            host=self.host,
-            time_ms=self.time_ms,
-            ofu=self.fields["ofu"],
-            gpus=1 if isnan(count) else round(count),
-            fields={
-                name: value
-                for name, value in self.fields.items()
-                if name not in ("ofu", "gpus") and not isnan(value)
-            },
-            roster=roster if len(roster) == len(values) else (),
-            gpu_ofu=values if len(roster) == len(values) else (),
-            fresh=self.fresh,
-        )
-
-
 @dataclass(slots=True)
 class _Slot:
-    """Parts of one job's scrape: the last of each host, and the entries they came in."""
+    """One job's scrape: the last part of each host, its own reports, and their entries."""
 
-    parts: dict[str, _Letter] = field(default_factory=dict)
+    parts: dict[str, Letter] = field(default_factory=dict)
+    reports: list[Letter] = field(default_factory=list)
     ids: list[bytes] = field(default_factory=list)
 
 
@@ -123,8 +89,9 @@ class Inbox:
         """Read the inbox from its start: what is still there has not been written."""
         self._position = b"0-0"
         self._slots: dict[tuple[str, int], _Slot] = {}
-        self._closed: dict[str, int] = {}
-        self._rosters: dict[str, tuple[int, frozenset[str], tuple[Gpu, ...]]] = {}
+        self._crews: dict[str, Crew] = {}
+        self._clocks = HostClocks()
+        self._tidied_ms = 0
 
     def drain(self, now_ms: int) -> InboxReport:
         """Read what came, write what is complete, delete what is done with."""
@@ -153,12 +120,12 @@ class Inbox:
             slot = self._slots.pop((job, start))
             samples += self._merged(job, start, slot)
             done += slot.ids
-            self._closed[job] = start
         samples.sort(key=lambda sample: sample.time_ms)
         written = self._history.write_many(samples)
         self._delete(done)
         if entries:
             self._position = entries[-1][0]
+        self._tidy(now_ms)
         return InboxReport(
             read=len(entries),
             written=sum(written),
@@ -176,7 +143,7 @@ class Inbox:
 
     def _opened(
         self, entries: Sequence[tuple[bytes, list[bytes]]], *, now_ms: int
-    ) -> tuple[list[_Letter], list[bytes]]:
+    ) -> tuple[list[Letter], list[bytes]]:
         """Return the readable entries, and the ids of those that were refused."""
         ids = [entry[0] for entry in entries]
         decoded = decode(ids, [entry[1] for entry in entries])
@@ -184,30 +151,49 @@ class Inbox:
         for row, reason, detail in decoded.faults:
             faults.setdefault(row, []).append((reason, detail))
         columns = {name: values.tolist() for name, values in decoded.fields.items()}
-        letters: list[_Letter] = []
+        letters: list[Letter] = []
         refused: list[bytes] = []
         for row, (entry, flat) in enumerate(entries):
             given = dict(zip(flat[::2], flat[1::2], strict=True))
-            job, when = _job(given.get(b"job", b"")), _time(given.get(b"ts"), entry)
+            job, when = job_of(given.get(b"job", b"")), time_of(given.get(b"ts"), entry)
+            when = self._by_our_clock(job, given, when, entry, now_ms=now_ms)
             useless = self._useless(given, job, when, now_ms=now_ms)
             for reason, detail in [*useless, *faults.get(row, ())]:
                 self._refuse(job, entry, reason, detail)
             values = {name: column[row] for name, column in columns.items()}
-            if useless or when is None or not _is_usable(values, row in faults):
+            if useless or when is None or not is_usable(values, faulty=row in faults):
                 refused.append(entry)
                 continue
-            letter = _Letter(
-                id=entry,
-                job=job,
-                host=given.get(b"host", b"").decode("utf-8", "replace"),
-                time_ms=when,
-                fields=values,
-                gpus=self._gpus(job, entry, decoded.packed[row]),
-                roster=_roster(given),
-                fresh=given.get(b"held", b"") != b"1",
+            packed = decoded.packed[row]
+            if len(packed) & 1:
+                self._refuse(job, entry, "wrong_length", f"g has {len(packed)} bytes")
+            letters.append(
+                read(entry, given, job=job, time_ms=when, fields=values, packed=packed)
             )
-            letters.append(letter)
         return letters, refused
+
+    def _by_our_clock(
+        self,
+        job: str,
+        given: Mapping[bytes, bytes],
+        when: int | None,
+        entry: bytes,
+        *,
+        now_ms: int,
+    ) -> int | None:
+        """Return an entry's time, without what the clock of its host is off; told once."""
+        host = given.get(b"host")
+        if when is None or not host or b"ts" not in given:
+            return when
+        name = f"{safe(host)} {job}"
+        arrived_ms = int(entry.partition(b"-")[0])
+        off_ms = self._clocks.offset_ms(
+            name, said_ms=when, arrived_ms=arrived_ms, now_ms=now_ms
+        )
+        if off_ms and self._clocks.is_news(name):
+            detail = f"host {safe(host)}: {off_ms / 1000:+.0f} s"
+            self._history.reject(job, f"{self._key}/{entry.decode()}", "clock_off", detail)
+        return when - off_ms
 
     def _useless(
         self, given: Mapping[bytes, bytes], job: str, when: int | None, *, now_ms: int
@@ -222,121 +208,139 @@ class Inbox:
             return [("from_the_future", safe(given.get(b"ts", b"")))]
         return []
 
-    def _sorted(self, letters: Iterable[_Letter]) -> tuple[list[Sample], list[bytes]]:
+    def _sorted(self, letters: Iterable[Letter]) -> tuple[list[Sample], list[bytes]]:
         """File the hosts' parts; return the others, and the ids that are done with."""
         samples = []
         done = []
         for letter in letters:
-            if letter.reports and not self._joins(letter):
-                samples.append(self._alone(letter))
-                done.append(letter.id)
-            elif not letter.host and not letter.reports:
-                samples.append(_sample(letter))
-                done.append(letter.id)
-            elif not self._filed(letter):
-                self._refuse(letter.job, letter.id, "late", f"host {safe(letter.host)}")
-                done.append(letter.id)
+            if letter.host or (letter.reports and self._joins(letter)):
+                if not self._filed(letter):
+                    self._refuse(letter.job, letter.id, "late", f"host {safe(letter.host)}")
+                    done.append(letter.id)
+                continue
+            samples.append(self._alone(letter) if letter.reports else _sample(letter))
+            done.append(letter.id)
         return samples, done
 
-    def _joins(self, report: _Letter) -> bool:
-        """Whether hosts report this job too: then its own report goes into their scrape."""
-        start = report.time_ms - report.time_ms % self._settings.scrape
-        hosts = any(job == report.job for job, _ in self._slots) or report.job in self._closed
-        return hosts and start > self._closed.get(report.job, -1)
+    def _start(self, letter: Letter) -> int:
+        return letter.time_ms - letter.time_ms % self._settings.scrape
 
-    def _alone(self, report: _Letter) -> Sample:
+    def _crew(self, job: str) -> Crew:
+        if job not in self._crews:
+            self._crews[job] = Crew()
+        return self._crews[job]
+
+    def _joins(self, report: Letter) -> bool:
+        """Whether hosts report this job too: then its own report goes into their scrape."""
+        crew = self._crews.get(report.job)
+        return crew is not None and self._start(report) > crew.closed_ms
+
+    def _alone(self, report: Letter) -> Sample:
         """Return a report as an entry of its own, behind the newest and before any that comes.
 
         A stream refuses entries before its last: at its own time a report could cost the job's
         next OFU its place.
         """
         newest = self._history.last_seen(report.job)
-        time_ms = report.time_ms if newest is None else newest + 1
+        time_ms = report.time_ms - _BACK_MS
+        if newest is not None:
+            time_ms = max(newest + 1, time_ms)
         fields = {name: value for name, value in report.fields.items() if name in REPORTED}
-        return Sample(job=report.job, time_ms=time_ms, ofu=nan, fields=fields)
+        return Sample(job=report.job, time_ms=time_ms, ofu=nan, fields=fields, movable=True)
 
-    def _gpus(self, job: str, entry: bytes, packed: bytes) -> FloatArray | None:
-        if len(packed) & 1:
-            self._refuse(job, entry, "wrong_length", f"g has {len(packed)} bytes")
-        codes = gpu_codes([packed])
-        return None if codes is None else gpu_values(codes)[0]
-
-    def _filed(self, letter: _Letter) -> bool:
+    def _filed(self, letter: Letter) -> bool:
         """Put a part to its scrape; False when that was merged without it."""
-        start = letter.time_ms - letter.time_ms % self._settings.scrape
-        if start <= self._closed.get(letter.job, -1):
+        start, crew = self._start(letter), self._crew(letter.job)
+        if start <= crew.closed_ms:
+            crew.hear([letter.host], start_ms=start)
             return False
         slot = self._slots.setdefault((letter.job, start), _Slot())
+        slot.ids.append(letter.id)
+        if letter.reports:
+            slot.reports.append(letter)
+            return True
         before = slot.parts.get(letter.host)
         if before is None or letter.fresh or not before.fresh:
             slot.parts[letter.host] = letter
-        slot.ids.append(letter.id)
         return True
 
     def _due(self, now_ms: int) -> list[tuple[str, int]]:
         """Scrapes to be merged now: complete or waited for, and all before them of a job."""
-        self._read_rosters({job for job, _ in self._slots}, now_ms=now_ms)
+        self._describe({job for job, _ in self._slots}, now_ms=now_ms)
         latest: dict[str, int] = {}
         for (job, start), slot in self._slots.items():
-            _, hosts, _ = self._rosters[job]
-            complete = bool(hosts) and hosts <= slot.parts.keys()
+            complete = self._crews[job].is_complete(slot.parts, start_ms=start)
             if complete or now_ms >= start + self._settings.scrape + self._settings.wait:
                 latest[job] = max(start, latest.get(job, start))
         # Streams take no entry before their last: an earlier scrape goes with a later one.
         due = [key for key in self._slots if key[1] <= latest.get(key[0], -1)]
         return sorted(due, key=lambda key: key[1])
 
-    def _read_rosters(self, jobs: Iterable[str], *, now_ms: int) -> None:
-        known = self._rosters
-        old = [job for job in jobs if job not in known or now_ms >= known[job][0]]
+    def _describe(self, jobs: Iterable[str], *, now_ms: int) -> None:
+        """Read who the jobs are, where that was not done lately."""
+        old = [job for job in jobs if now_ms >= self._crew(job).until_ms]
         for job, described in self._history.describe_many(old).items():
-            hosts = frozenset(gpu.host for gpu in described.roster if gpu.host)
-            known[job] = now_ms + _ROSTER_MS, hosts, described.roster
+            seen_ms = min(start for name, start in self._slots if name == job)
+            self._crews[job].describe(described, until_ms=now_ms + _ROSTER_MS, seen_ms=seen_ms)
 
     def _merged(self, job: str, start: int, slot: _Slot) -> list[Sample]:
         """Return the scrape of all hosts: means weighted by their GPUs, one vector of GPUs."""
-        reports = [letter for letter in slot.parts.values() if letter.reports]
-        hosts = [letter for letter in slot.parts.values() if not letter.reports]
-        roster = self._roster_of(job, hosts)
-        merged = merge([letter.part() for letter in hosts], roster)
-        if merged is None:
-            return [self._alone(letter) for letter in reports]
-        fields = {**merged.fields, "gpus": merged.gpus}
-        counted = [letter.fields.get("gpus", nan) for letter in hosts]
-        # What weighs as one GPU without having been counted is no count.
-        fields["gpus"] = (
-            sum(n for n in counted if not isnan(n))
-            if any(not isnan(n) for n in counted)
-            else nan
-        )
-        for letter in reports:
-            fields |= {name: value for name, value in letter.fields.items() if name in REPORTED}
-        if isnan(merged.ofu) and fields["gpus"] != 0:
+        crew = self._crews[job]
+        crew.closed_ms = start
+        crew.hear(slot.parts, start_ms=start)
+        letters = [slot.parts[host] for host in sorted(slot.parts)]
+        self._enrol(job, crew, letters, start_ms=start)
+        parts = [letter.part(crew.gpus_of(letter.host)) for letter in letters]
+        self._tell_misfits(letters, parts)
+        merged = merge(parts, crew.roster)
+        if merged is None or not crew.is_news(parts):
+            return [self._alone(letter) for letter in slot.reports]
+        event = crew.trouble(merged.faults, start_ms=start)
+        if event is not None:
+            self._history.announce(job, event)
+        fields = _fields(merged, letters, slot.reports)
+        if isnan(merged.ofu) and fields["gpus"] != 0 and not merged.unusable:
             self._refuse(job, slot.ids[-1], "no_value", "no host has a GPU that reports")
             return []
-        gpus = np.array(merged.gpu_ofu) if merged.gpu_ofu and _have_gpus(hosts) else None
-        return [Sample(job=job, time_ms=start, ofu=merged.ofu, fields=fields, gpus=gpus)]
-
-    def _roster_of(self, job: str, hosts: Sequence[_Letter]) -> tuple[Gpu, ...]:
-        """Return the job's roster, with GPUs that are seen for the first time at its end.
-
-        Places of a roster keep their meaning as long as the job runs, so nothing is taken out.
-        """
-        until_ms, _, roster = self._rosters[job]
-        known = {gpu.uuid for gpu in roster}
-        new = [
-            gpu
-            for letter in sorted(hosts, key=lambda letter: letter.host)
-            for gpu in letter.roster
-            if gpu.uuid not in known
+        gpus = None
+        if crew.roster and any(letter.gpus is not None for letter in letters):
+            gpus = np.array(merged.gpu_ofu)
+        return [
+            Sample(
+                job=job, time_ms=start, ofu=merged.ofu, fields=fields, gpus=gpus, movable=True
+            )
         ]
-        if not new:
-            return roster
-        roster = (*roster, *{gpu.uuid: gpu for gpu in new}.values())
-        self._history.enrol(job, roster)
-        hosts_of = frozenset(gpu.host for gpu in roster if gpu.host)
-        self._rosters[job] = until_ms, hosts_of, roster
-        return roster
+
+    def _enrol(self, job: str, crew: Crew, letters: Iterable[Letter], *, start_ms: int) -> None:
+        """Give GPUs that are seen for the first time places at the end of the job's roster.
+
+        Places keep their meaning as long as the job runs, so nothing is taken out: a GPU that
+        was replaced has no data from then on.
+        """
+        new = crew.strangers(gpu for letter in letters for gpu in letter.roster)
+        if new:
+            described = self._history.enrol(job, new)
+            crew.describe(described, until_ms=crew.until_ms, seen_ms=start_ms)
+
+    def _tell_misfits(self, letters: Sequence[Letter], parts: Sequence[Part]) -> None:
+        for letter, part in zip(letters, parts, strict=True):
+            if letter.gpus is not None and part.host and not part.roster:
+                known = len(letter.roster) or len(self._crews[letter.job].gpus_of(letter.host))
+                if known:
+                    detail = f"g has {len(letter.gpus)} values, the host {known} GPUs"
+                    self._refuse(letter.job, letter.id, "wrong_length", detail)
+
+    def _tidy(self, now_ms: int) -> None:
+        """Forget jobs that nobody reports any more."""
+        if 0 <= now_ms - self._tidied_ms < _ROSTER_MS:
+            return
+        self._tidied_ms = now_ms
+        busy = {job for job, _ in self._slots}
+        self._crews = {
+            job: crew
+            for job, crew in self._crews.items()
+            if job in busy or crew.closed_ms > now_ms - _FORGET_MS
+        }
 
     def _refuse(self, job: str, entry: bytes, reason: str, detail: str) -> None:
         self._rejected += 1
@@ -350,7 +354,25 @@ class Inbox:
         self._server.pipeline(commands)
 
 
-def _sample(letter: _Letter) -> Sample:
+def _fields(
+    merged: Merged, letters: Sequence[Letter], reports: Iterable[Letter]
+) -> dict[str, float]:
+    """Return a scrape's metrics beside its OFU; what the job reports itself goes before."""
+    counted = [letter.counted for letter in letters if not isnan(letter.counted)]
+    # What weighs as one GPU without having been counted is no count.
+    fields = {**merged.fields, "gpus": sum(counted) if counted else nan}
+    if merged.unusable or any("unusable" in letter.fields for letter in letters):
+        fields["unusable"] = float(merged.unusable)
+    for letter in reports:
+        fields |= {
+            name: letter.fields[name]
+            for name in REPORTED
+            if not isnan(letter.fields.get(name, nan))
+        }
+    return fields
+
+
+def _sample(letter: Letter) -> Sample:
     fields = {name: value for name, value in letter.fields.items() if name != "ofu"}
     return Sample(
         job=letter.job,
@@ -359,39 +381,3 @@ def _sample(letter: _Letter) -> Sample:
         fields=fields,
         gpus=letter.gpus,
     )
-
-
-def _job(text: bytes) -> str:
-    """Return the job's id, or "" when no key can be made of it."""
-    job = text.decode("utf-8", "surrogateescape")
-    return job if is_job(job) else ""
-
-
-def _time(text: bytes | None, entry: bytes) -> int | None:
-    """Return the time of an entry, ms: its ``ts``, or else its id's; None for a bad one."""
-    if text is None:
-        return int(entry.partition(b"-")[0])
-    try:
-        when = time_ms(text.decode())
-    except (ValueError, OverflowError):
-        return None
-    return when if when > 0 else None
-
-
-def _is_usable(values: Mapping[str, float], faulty: bool) -> bool:
-    """Whether an entry says anything: an OFU, that no GPU has one, or what the job reports."""
-    if not isnan(values["ofu"]):
-        return True
-    reported = any(not isnan(values.get(name, nan)) for name in REPORTED)
-    return not faulty and (values.get("gpus") == 0 or reported)
-
-
-def _have_gpus(hosts: Sequence[_Letter]) -> bool:
-    return any(letter.gpus is not None for letter in hosts)
-
-
-def _roster(given: Mapping[bytes, bytes]) -> tuple[Gpu, ...]:
-    """GPUs of a host's part: ``u`` has their UUIDs in the order of ``g``, commas between."""
-    host = given.get(b"host", b"").decode("utf-8", "replace")
-    names = given.get(b"u", b"").decode("utf-8", "replace")
-    return tuple(Gpu(uuid=uuid, host=host) for uuid in names.split(",") if uuid)

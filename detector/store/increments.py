@@ -18,6 +18,7 @@ from detector.store.discovery import Discovery
 from detector.store.entries import EARLIEST_MS, Decoded, decode, gpu_values
 from detector.store.errors import translate
 from detector.store.rejects import DETAILED, Rejects
+from detector.store.reports import JOIN_MS, Joined, joined
 from detector.store.server import Reply, Server
 from detector.store.settings import HistorySettings
 
@@ -76,6 +77,8 @@ class Increments:
         Job -> time of the last entry that was handed out, ms. Only those are rolled up.
     roster_sizes
         Job -> how many GPUs its ``g`` must have, for jobs whose roster is known.
+    growing
+        Those of them whose roster grows at its end: an older ``g`` is shorter.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Increments:
         self._told_back: dict[str, bytes] = {}
         self.delivered: dict[str, int] = {}
         self.roster_sizes: dict[str, int] = {}
+        self.growing: set[str] = set()
 
     def read(self, cursors: Mapping[str, int], *, now_ms: int) -> Batch:
         """Return entries of all known jobs after each job's cursor, see ``History``."""
@@ -254,9 +258,15 @@ class Increments:
         number = np.repeat([want[0] for want, _ in replies], counts)
         rosters = np.repeat([self.roster_sizes.get(want[1], 0) for want, _ in replies], counts)
         names = _Names(jobs, number, ids)
-        kept = self._usable(decoded.times_ms, names, now_ms=now_ms)
-        wrong = self._tell_faults(decoded, names, kept, rosters)
-        part = Part(number, decoded.times_ms, decoded.fields, *_gpus(decoded.packed, wrong))
+        fewest = np.repeat([0 if want[1] in self.growing else 1 for want, _ in replies], counts)
+        told = joined(number, decoded.times_ms, decoded.fields)
+        kept = self._usable(decoded.times_ms, names, told, now_ms=now_ms)
+        wrong = self._tell_faults(decoded, names, kept, (fewest * rosters, rosters))
+        fields = decoded.fields
+        if told is not None:
+            fields = told.fields
+            kept &= ~told.taken
+        part = Part(number, decoded.times_ms, fields, *_gpus(decoded.packed, wrong))
         if not kept.all():
             part = only(part, kept)
         number, times = part.number, part.times_ms
@@ -306,12 +316,21 @@ class Increments:
             group = [want for want in group if want[1] not in strange]
         return []
 
-    def _usable(self, times_ms: IntArray, names: _Names, *, now_ms: int) -> BoolArray:
-        """Which rows may be handed out: not ahead of the clock, one for each millisecond."""
+    def _usable(
+        self, times_ms: IntArray, names: _Names, told: Joined | None, *, now_ms: int
+    ) -> BoolArray:
+        """Which rows have been read: not ahead of the clock, one for each millisecond.
+
+        A report whose scrape may still come is read again with it.
+        """
         ahead = times_ms > now_ms + self._settings.future
         twice = np.zeros(times_ms.size, bool)
         same_job = names.number[1:] == names.number[:-1]
         twice[1:] = (times_ms[1:] == times_ms[:-1]) & same_job & ~ahead[1:]
+        waits = np.zeros(times_ms.size, bool)
+        if told is not None:
+            twice &= ~told.taken
+            waits = told.alone & (times_ms > now_ms - JOIN_MS)
         for row in np.flatnonzero(twice).tolist():
             self._rejects.add(*names.of(row), "duplicate")
         for row in np.flatnonzero(ahead).tolist():
@@ -321,21 +340,27 @@ class Increments:
             if time > self._told_ahead.get(job, 0):
                 self._told_ahead[job] = time
                 self._rejects.add(job, entry, "from_the_future")
-        return ~(ahead | twice)
+        return ~(ahead | twice | waits)
 
     def _tell_faults(
-        self, decoded: Decoded, names: _Names, kept: BoolArray, rosters: IntArray
+        self,
+        decoded: Decoded,
+        names: _Names,
+        kept: BoolArray,
+        rosters: tuple[IntArray, IntArray],
     ) -> BoolArray:
         """Set aside what is unusable in the rows that are handed out.
 
-        Returns which rows' GPUs are of the wrong number. Shape ``(m,)``.
+        Returns which rows' GPUs are of the wrong number: neither the fewest nor the most that
+        their job has had, nor any between. Shape ``(m,)``.
         """
         for row, reason, detail in decoded.faults:
             if kept[row]:
                 self._rejects.add(*names.of(row), reason, detail)
         sizes = np.fromiter(map(len, decoded.packed), np.int64, kept.size)
         wrong = (sizes & 1).astype(bool)
-        wrong |= (sizes > 0) & (rosters > 0) & (sizes != 2 * rosters)
+        fewest, most = rosters
+        wrong |= (sizes > 0) & (most > 0) & ((sizes < 2 * fewest) | (sizes > 2 * most))
         for row in np.flatnonzero(wrong & kept).tolist():
             self._rejects.add(*names.of(row), "wrong_length", f"g has {sizes[row]} bytes")
         return wrong

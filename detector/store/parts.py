@@ -10,10 +10,10 @@ import redis
 from detector.analysis.aggregate import Merged, Part, merge
 from detector.fleet import Job
 from detector.series import ContextEvent
-from detector.store.entries import encode, pack_gpus
 from detector.store.history import History, Sample
 from detector.store.keys import Keys, is_job
-from detector.store.server import Command, Server
+from detector.store.letters import written
+from detector.store.server import Server
 
 
 class Parts:
@@ -33,25 +33,12 @@ class Parts:
     def post(self, parts: Sequence[Part]) -> None:
         """Write each part as its host's entry of the inbox, in one round trip."""
         replies = self._server.pipeline(
-            [self._command(part) for part in parts if is_job(part.job)]
+            ["XADD", self._key, "*", *written(part)] for part in parts if is_job(part.job)
         )
         for reply in replies:
             if isinstance(reply, redis.RedisError):
                 msg = f"{self._key} is no stream: {reply}"
                 raise OSError(msg)
-
-    def _command(self, part: Part) -> Command:
-        fields = dict(part.fields) | {"gpus": float(part.gpus)}
-        flat: list[str | bytes] = ["job", part.job, "host", part.host or "?"]
-        flat += ["ts", str(part.time_ms), *encode(part.ofu, fields)]
-        if part.roster:
-            flat += ["u", ",".join(gpu.uuid for gpu in part.roster)]
-            flat += ["g", pack_gpus(np.array(part.gpu_ofu, dtype=np.float64))]
-        if not part.fresh:
-            flat += ["held", "1"]
-        if part.faults:
-            flat += ["q", ",".join(f"{name}:{n}" for name, n in sorted(part.faults.items()))]
-        return ["XADD", self._key, "*", *flat]
 
     def introduce(self, jobs: Sequence[Job]) -> None:
         """Write who jobs are; what others wrote about them stays."""
@@ -80,17 +67,12 @@ class Parts:
                 by_job[part.job].append(part)
         samples: list[Sample] = []
         for job, told in self._history.describe_many(by_job).items():
-            known = {gpu.uuid: gpu for gpu in told.roster}
-            roster = known | {
-                gpu.uuid: gpu
-                for part in by_job[job]
-                for gpu in part.roster
-                if gpu.uuid not in known
-            }
-            if len(roster) > len(known):
-                self._history.enrol(job, tuple(roster.values()))
+            known = {gpu.uuid for gpu in told.roster}
+            seen = {gpu.uuid: gpu for part in by_job[job] for gpu in part.roster}
+            new = [gpu for uuid, gpu in seen.items() if uuid not in known]
+            roster = self._history.enrol(job, new).roster if new else told.roster
             for part in by_job[job]:
-                if (merged := merge([part], tuple(roster.values()))) is not None:
+                if (merged := merge([part], roster)) is not None:
                     samples.append(_sample(part, merged))
         self._history.write_many([one for one in samples if not isnan(one.ofu)])
 
@@ -102,6 +84,7 @@ class Parts:
 
 
 def _sample(part: Part, merged: Merged) -> Sample:
-    fields = {**merged.fields, "gpus": float(merged.gpus)}
+    counts = {"gpus": float(merged.gpus), "unusable": float(merged.unusable)}
+    fields = {**merged.fields, **counts}
     gpus = np.array(merged.gpu_ofu) if merged.gpu_ofu else None
     return Sample(job=part.job, time_ms=part.time_ms, ofu=merged.ofu, fields=fields, gpus=gpus)

@@ -14,6 +14,7 @@ from detector.store.chunks import CHUNK_MS, chunk_start, field_name, unpack_many
 from detector.store.entries import NO_DATA, CodeArray, decode, gpu_codes, gpu_values
 from detector.store.keys import Keys
 from detector.store.rejects import Rejects
+from detector.store.reports import joined
 from detector.store.server import Command, Reply, Server
 from detector.store.settings import HistorySettings
 
@@ -184,6 +185,11 @@ def _windows(group: Sequence[_Asked], rows: _Rows) -> Iterator[Window]:
     order = order[use]
     window, times_ms = window[use], times_ms[use]
     fields = {name: values[order] for name, values in rows.fields.items()}
+    told = joined(window, times_ms, fields)
+    if told is not None:
+        kept = ~told.taken
+        order, window, times_ms = order[kept], window[kept], times_ms[kept]
+        fields = {name: values[kept] for name, values in told.fields.items()}
     ends = np.searchsorted(window, np.arange(len(group)), side="right").tolist()
     sources = _sources(rows)
     for number, asked in enumerate(group):
