@@ -179,7 +179,9 @@ def merge(found: Sequence[Part], roster: Sequence[Gpu] = ()) -> Merged | None:
     A host counts by its usable GPUs; a GPU that two hosts' parts name counts once, by the later
     one.
     """
-    if not any(part.fresh for part in found):
+    # What cannot be used is no news beside repeats of what can.
+    telling = [part for part in found if part.gpus] or found
+    if not any(part.fresh for part in telling):
         return None
     latest = {part.host: part for part in sorted(found, key=lambda part: part.time_ms)}
     hosts = _each_once(sorted(latest.values(), key=lambda part: part.host))

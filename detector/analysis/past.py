@@ -250,7 +250,7 @@ def _sum_up(
         usable = ~np.isnan(mine)
         found.ofu += np.where(usable, mine, 0.0)
         found.gpus += usable
-        found.fresh |= fresh & own
+        found.fresh |= fresh & usable
         number = int(past.who.index) if past.who.index.isdecimal() else None
         gpu = Gpu(uuid=past.who.entity, host=past.who.host, index=number)
         found.columns[past.who.entity] = gpu, mine
