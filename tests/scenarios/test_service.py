@@ -99,7 +99,7 @@ def test_a_long_catch_up_is_made_in_slices_while_the_lead_is_kept(
                 renewals += 1
             return super().__call__()
 
-    service = Service(config, content(), clock=Slow(), lease_ms=500)
+    service = Service(config, content(), clock=Slow(), lease_ms=5_000)
     ticking = threading.Thread(target=service.tick)
     with capture_logs() as events:
         service.renew()
