@@ -8,9 +8,10 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from detector.analysis import mfu, ofu
+from detector.analysis import mfu, mistakes, ofu
 from detector.analysis.architecture import model_of
-from detector.analysis.mfu import Explanation, Model, Recompute
+from detector.analysis.mfu import Model, Recompute
+from detector.analysis.mistakes import Explanation
 from detector.analysis.ofu import Absent, GpuModel, GpuTable
 from detector.cli import fail
 from detector.cli.gpus import gpu_named, gpu_table, precision_of
@@ -246,14 +247,14 @@ def _compared(
         by, tolerance = "OFU", min(0.25, _DOUBT_POINTS / 100 / measured)
     else:
         fail("--reported needs --ofu, or --tokens-per-s and a peak, to be held against")
-    known = mfu.mistakes(
+    known = mistakes.mistakes(
         work.model,
         seq=work.seq,
         causal=work.causal,
         recompute=work.recompute,
         clock_ratio=work.clock_ratio,
     )
-    found = mfu.explanations(reported / true, known, tolerance=tolerance)
+    found = mistakes.explanations(reported / true, known, tolerance=tolerance)
     return _Compared(
         reported=reported, true=true, by=by, tolerance=tolerance, explanations=found
     )

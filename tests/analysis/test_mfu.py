@@ -1,4 +1,4 @@
-"""Model FLOPs, held against published tables; mistakes, held against what they do."""
+"""Model FLOPs, held against published tables."""
 
 import csv
 import math
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from detector.analysis import mfu
 from detector.analysis.architecture import model_of
-from detector.analysis.mfu import Attention, Experts, Mamba, Mlp, Model
+from detector.analysis.mfu import Attention, Experts, Mlp, Model
+from tests.analysis.decoders import HYBRID, dense
 
 DATA = Path(__file__).parents[1] / "data" / "mfu"
 
@@ -20,13 +21,6 @@ DATA = Path(__file__).parents[1] / "data" / "mfu"
 def rows(name: str) -> Iterator[dict[str, str]]:
     with (DATA / name).open(newline="") as file:
         yield from csv.DictReader(file)
-
-
-def dense(*, layers: int, hidden: int, vocab: int, ffn: int, gated: bool = False) -> Model:
-    heads = hidden // 128
-    attention = Attention(heads=heads, kv_heads=heads, head_dim=128, v_dim=128)
-    blocks = ((layers, attention), (layers, Mlp(ffn=ffn, gated=gated)))
-    return Model(hidden=hidden, vocab=vocab, blocks=blocks)
 
 
 def test_every_published_row_of_grouped_query_llamas_is_recomputed() -> None:
@@ -113,18 +107,6 @@ def test_logged_hardware_flops_are_full_recomputation_and_a_third_above_the_mode
         assert works == pytest.approx(float(row["model_tflops_recomputed"]), rel=0.01)
 
 
-LATENT = Experts(experts=64, top_k=6, ffn=2048, gated=False, shared_ffn=4096, latent=1024)
-HYBRID = Model(
-    hidden=4096,
-    vocab=131072,
-    blocks=(
-        (24, Mamba(heads=128, head_dim=64, state=128, groups=8)),
-        (4, Attention(heads=32, kv_heads=2, head_dim=128, v_dim=128)),
-        (24, LATENT),
-    ),
-)
-
-
 def test_latent_experts_cost_their_latent_size_and_two_projections() -> None:
     parts = mfu.forward(HYBRID, seq=4096)
     assert parts["experts"] == 24 * 6 * 2 * 2 * 1024 * 2048
@@ -175,41 +157,6 @@ def test_recomputation_raises_hfu_alone() -> None:
     assert mfu.executed(parts, "selective") == mfu.training(parts) + parts["attention_scores"]
     full = mfu.executed(parts, "full")
     assert full == mfu.training(parts) + sum(parts.values()) - parts["logits"]
-
-
-def test_experts_counted_at_the_full_hidden_size_explain_their_own_ratio_first() -> None:
-    """The kind of mistake by which a mixture of experts reported twice its OFU."""
-    known = mfu.mistakes(HYBRID, seq=8192, clock_ratio=1.082)
-    wrong = next(one for one in known if one.name == "experts_at_full_hidden_size")
-    assert wrong.factor > 1.3
-    found = mfu.explanations(wrong.factor, known, tolerance=0.05)
-    assert found[0].mistakes == (wrong,)
-    assert found[0].off == pytest.approx(1.0)
-
-
-def test_every_mistake_names_the_ratio_of_the_formula_that_makes_it() -> None:
-    known = {one.name: one.factor for one in mfu.mistakes(HYBRID, seq=8192)}
-    true = mfu.training(mfu.forward(HYBRID, seq=8192))
-    all_experts = replace(LATENT, top_k=64)
-    wrong = replace(HYBRID, blocks=(*HYBRID.blocks[:2], (24, all_experts)))
-    made = mfu.training(mfu.forward(wrong, seq=8192)) / true
-    assert known["all_experts"] == pytest.approx(made)
-    assert known["all_scores"] > 1.0
-    assert known["every_layer_a_transformer"] != 1.0
-    assert known["sparse_peak"] == 0.5
-
-
-def test_a_dense_model_is_not_told_of_experts() -> None:
-    model = dense(layers=4, hidden=1024, vocab=1000, ffn=4096)
-    names = {one.name for one in mfu.mistakes(model, seq=128)}
-    assert not any("expert" in name or "transformer" in name for name in names)
-    assert "keys_and_values_of_every_head" not in names
-
-
-def test_agreement_needs_no_explanation_and_an_odd_ratio_finds_none() -> None:
-    known = mfu.mistakes(None, seq=0)
-    assert mfu.explanations(1.04, known, tolerance=0.05) == ()
-    assert mfu.explanations(7.3, known, tolerance=0.05) == ()
 
 
 @given(
