@@ -9,8 +9,6 @@ Nothing is retried here: the outbox does that, and a hidden second try could del
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 
 import urllib3
 from urllib3.exceptions import (
@@ -110,23 +108,6 @@ def host_of(url: str) -> str:
     if not parsed.host:
         return "(not a URL)"
     return f"{parsed.host}:{parsed.port}" if parsed.port else parsed.host
-
-
-def parse_retry_after(header: str | None, now_ms: int) -> int | None:
-    """Return how long a ``Retry-After`` header asks to wait, ms; None when it says nothing.
-
-    Seconds or an HTTP date, as RFC 9110 section 10.2.3 has it; a date that is past is 0.
-    """
-    text = (header or "").strip()
-    if text.isascii() and text.isdigit():
-        return int(text[:9]) * 1000
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):  # a year of thirty digits
-        return None
-    if moment.tzinfo is None:  # "-0000": no zone stated, which RFC 9110 reads as UTC
-        moment = moment.replace(tzinfo=UTC)
-    return max(0, round(moment.timestamp() * 1000) - now_ms)
 
 
 def _bounded(answer: urllib3.BaseHTTPResponse, *, deadline: float) -> bytes:

@@ -13,7 +13,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from detector.notify.http import Failure, Response, host_of, parse_retry_after, post
+from detector.httpdate import parse_retry_after
+from detector.notify.http import Failure, Response, host_of, post
 from detector.notify.message import EVENT_TYPE
 from detector.notify.receiver import Retry
 

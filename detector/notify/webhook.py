@@ -17,8 +17,9 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from detector.analysis.rules import Severity
+from detector.httpdate import parse_retry_after
 from detector.incident.export import payload
-from detector.notify.http import Failure, Response, host_of, parse_retry_after, post
+from detector.notify.http import Failure, Response, host_of, post
 from detector.notify.receiver import Attempt, Outcome, Policy, Refused, Retry, Sent
 from detector.series import Duration
 

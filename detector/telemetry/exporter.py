@@ -8,21 +8,24 @@ import asyncio
 import socket
 import ssl
 import threading
-from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
-import msgspec
 import uvloop
 
+from detector.httpdate import http_date_ms
 from detector.reading import Scrape
+from detector.telemetry.access import (
+    Secret,
+    authorization,
+    basic,
+    tls_context,
+    without_secrets,
+)
 from detector.telemetry.exposition import Remembered, parse
 from detector.telemetry.settings import ExporterSettings
 from detector.telemetry.source import SourceError
@@ -146,7 +149,7 @@ class Exporter:
         return Scrape(
             target=target.shown,
             asked_ms=now_ms,
-            time_ms=_date_ms(date) if target.scrapes % _DATE_EVERY == 1 else None,
+            time_ms=http_date_ms(date) if target.scrapes % _DATE_EVERY == 1 else None,
             readings=read.readings,
             dropped=read.dropped,
             error="" if read.readings else _no_exporter(page),
@@ -161,56 +164,21 @@ class Exporter:
         self._thread.join(timeout=5)
         self._loop.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def build(
-    settings: ExporterSettings, *, secret: Callable[[msgspec.Struct, str], str]
-) -> Exporter:
+def build(settings: ExporterSettings, *, secret: Secret) -> Exporter:
     """Return the source.
-
-    Parameters
-    ----------
-    secret
-        Reads what ``<key>_file`` or ``<key>_env`` of some settings point to; "" for nothing.
 
     Raises
     ------
     SourceError
         When the certificates cannot be read.
     """
-    headers = {}
-    if bearer := secret(settings, "bearer"):
-        headers["Authorization"] = f"Bearer {bearer}"
-    elif settings.username:
-        password = secret(settings, "password")
-        headers["Authorization"] = _basic(settings.username, password)
-    return Exporter(settings, Targets(settings), headers=headers, tls=_tls(settings))
-
-
-def _tls(settings: ExporterSettings) -> ssl.SSLContext | bool:
-    if not settings.verify:
-        return False
-    if not settings.ca_file:
-        return True
-    try:
-        return ssl.create_default_context(cafile=settings.ca_file)
-    except (OSError, ssl.SSLError) as error:
-        msg = f"{settings.name}: ca_file {settings.ca_file} cannot be read: {error}"
-        raise SourceError(msg) from None
-
-
-def _basic(user: str, password: str) -> str:
-    return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
+    return Exporter(
+        settings,
+        Targets(settings),
+        headers=authorization(settings, secret),
+        tls=tls_context(settings) or True,
+    )
 
 
 def _target(url: str) -> _Target:
@@ -218,7 +186,7 @@ def _target(url: str) -> _Target:
     headers = {}
     if parts.username is not None:
         user, password = unquote(parts.username), unquote(parts.password or "")
-        headers["Authorization"] = _basic(user, password)
+        headers = basic(user, password)
     asked = parts._replace(netloc=parts.netloc.rpartition("@")[2])
     return _Target(
         url=asked.geturl(),
@@ -304,23 +272,6 @@ def _reason(error: Exception, settings: ExporterSettings) -> str:
             return "there is no such host"
         case _:
             return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def _date_ms(text: str) -> int | None:
-    try:
-        return round(parsedate_to_datetime(text).timestamp() * 1000)
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def without_secrets(url: str) -> str:
-    """Return a URL without user, password and query."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-    except ValueError:
-        return "***"
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def read_page(path: Path, *, now_ms: int) -> Scrape:

@@ -6,10 +6,8 @@ were of now. What the server says of one GPU through several series is brought t
 replicas of one scrape, jobs that share the GPU, exporters of different generations.
 """
 
-import ssl
-from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -21,6 +19,7 @@ from detector.metric import COUNTERS, Counter, usable
 from detector.reading import Dropped, Reading, Scrape
 from detector.series import FloatArray, IntArray
 from detector.telemetry import rocm
+from detector.telemetry.access import Secret, authorization, tls_context
 from detector.telemetry.layout import MOST_DROPPED, entity_of
 from detector.telemetry.line import Labels, Start
 from detector.telemetry.prometheus_api import Api, Series, samples
@@ -317,42 +316,18 @@ def _again(last: Reading, reading: Reading) -> bool:
     )
 
 
-def build(
-    settings: PrometheusSettings, *, secret: Callable[[msgspec.Struct, str], str]
-) -> Prometheus:
+def build(settings: PrometheusSettings, *, secret: Secret) -> Prometheus:
     """Return the source.
-
-    Parameters
-    ----------
-    secret
-        Reads what ``<key>_file`` or ``<key>_env`` of some settings point to; "" for nothing.
 
     Raises
     ------
     SourceError
         When the certificates cannot be read.
     """
-    headers = dict(settings.headers)
-    if bearer := secret(settings, "bearer"):
-        headers["Authorization"] = f"Bearer {bearer}"
-    elif settings.username:
-        pair = f"{settings.username}:{secret(settings, 'password')}"
-        headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
     api = Api(
-        settings.url, headers=headers, tls=_tls(settings), timeout_s=settings.timeout / 1000
+        settings.url,
+        headers={**settings.headers, **authorization(settings, secret)},
+        tls=tls_context(settings),
+        timeout_s=settings.timeout / 1000,
     )
     return Prometheus(settings, api)
-
-
-def _tls(settings: PrometheusSettings) -> ssl.SSLContext | None:
-    if settings.verify and not settings.ca_file:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file or None)
-    except (OSError, ssl.SSLError) as error:
-        msg = f"{settings.name}: ca_file {settings.ca_file} cannot be read: {error}"
-        raise SourceError(msg) from None
-    if not settings.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

@@ -9,8 +9,6 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from itertools import chain
 from urllib.parse import urlencode
 
@@ -26,8 +24,9 @@ from urllib3.exceptions import (
     SSLError,
 )
 
+from detector.httpdate import http_date_ms, parse_retry_after
 from detector.series import FloatArray, IntArray
-from detector.telemetry.exporter import without_secrets
+from detector.telemetry.access import without_secrets
 from detector.telemetry.source import SourceError
 
 # Some 10 million samples. Chosen: questions are cut so that answers have a tenth of it.
@@ -234,12 +233,14 @@ class Api:
             msg = "the answer holds series that are none; is that a Prometheus server?"
             raise SourceError(msg) from None
         warnings = tuple(_line(text) for text in said.warnings[:5])
-        return Answer(series=series, time_ms=_date_ms(headers.get("date")), warnings=warnings)
+        return Answer(
+            series=series, time_ms=http_date_ms(headers.get("date", "")), warnings=warnings
+        )
 
     def _heed(self, status: int, headers: Mapping[str, str]) -> None:
         if status in (429, 503):
             now_ms = int(self._clock() * 1e3)
-            asked = _retry_after_ms(headers.get("retry-after"), now_ms)
+            asked = parse_retry_after(headers.get("retry-after"), now_ms)
             wait = _WAIT_MS if asked is None else asked
             self._not_before_ms = now_ms + min(wait, _LONGEST_WAIT_MS)
 
@@ -327,24 +328,3 @@ def _unreachable(error: Exception, timeout_s: float) -> str:
             return "the URL or a header is not valid"
         case _:
             return "the connection was closed without an answer"
-
-
-def _date_ms(text: str | None) -> int | None:
-    try:
-        return round(parsedate_to_datetime(text or "").timestamp() * 1000)
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def _retry_after_ms(text: str | None, now_ms: int) -> int | None:
-    """Return how long ``Retry-After`` asks to wait; seconds or a date (RFC 9110, 10.2.3)."""
-    plain = (text or "").strip()
-    if plain.isascii() and plain.isdigit():
-        return int(plain[:9]) * 1000
-    try:
-        moment = parsedate_to_datetime(plain)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0, round(moment.timestamp() * 1000) - now_ms)

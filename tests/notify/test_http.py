@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detector.httpdate import parse_retry_after
 from detector.notify.http import (
     BODY_LIMIT,
     Failure,
     Response,
     host_of,
-    parse_retry_after,
     post,
 )
 from tests.notify.loopback import serving, status

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +19,8 @@ import pytest
 
 from detector.reading import Scrape
 from detector.series import Duration
-from detector.telemetry.exporter import Exporter, build, without_secrets
+from detector.telemetry.access import without_secrets
+from detector.telemetry.exporter import Exporter, build
 from detector.telemetry.settings import ExporterSettings
 from detector.telemetry.source import SourceError
 
@@ -126,7 +127,7 @@ def exporter(
     def secret(_: msgspec.Struct, kind: str) -> str:
         return {"password": password, "bearer": bearer}[kind]
 
-    with build(settings, secret=secret) as source:
+    with closing(build(settings, secret=secret)) as source:
         yield source
 
 
@@ -253,7 +254,7 @@ def test_an_exporter_that_is_started_anew_is_read_again() -> None:
         port = served.port
         source = build(ExporterSettings(targets=(f"127.0.0.1:{port}",)), secret=lambda *_: "")
         assert not source.scrape(NOW_MS)[0].error
-    with source:
+    with closing(source):
         assert "connection refused" in source.scrape(NOW_MS + 10_000)[0].error
         with serving(port=port):
             (scrape,) = source.scrape(NOW_MS + 20_000)
@@ -279,7 +280,7 @@ def test_what_is_remembered_of_a_target_goes_with_it(tmp_path: Path) -> None:
     names = tmp_path / "targets.json"
     with serving() as served:
         settings = ExporterSettings(files=(str(names),), refresh=Duration.parse("1s"))
-        with build(settings, secret=lambda *_: "") as source:
+        with closing(build(settings, secret=lambda *_: "")) as source:
             for turn in range(5):
                 urls = [f"{served.target}/{turn}/{n}" for n in range(10)]
                 names.write_bytes(msgspec.json.encode([{"targets": urls}]))

@@ -1,0 +1,63 @@
+"""How a source gets in: credentials, certificates, and what of a URL may be shown."""
+
+import ssl
+from base64 import b64encode
+from collections.abc import Callable
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from detector.telemetry.prometheus_settings import PrometheusSettings
+from detector.telemetry.settings import ExporterSettings
+from detector.telemetry.source import SourceError
+
+# Reads what ``<key>_file`` or ``<key>_env`` of some settings point to; "" for nothing.
+Secret = Callable[[msgspec.Struct, str], str]
+
+
+def authorization(
+    settings: ExporterSettings | PrometheusSettings, secret: Secret
+) -> dict[str, str]:
+    """Return the header that signs in: a bearer token, else user and password, else none."""
+    if bearer := secret(settings, "bearer"):
+        return {"Authorization": f"Bearer {bearer}"}
+    if settings.username:
+        return basic(settings.username, secret(settings, "password"))
+    return {}
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    """Return the header of basic authentication."""
+    pair = b64encode(f"{user}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {pair}"}
+
+
+def tls_context(settings: ExporterSettings | PrometheusSettings) -> ssl.SSLContext | None:
+    """Return what is trusted; None for the system's certificates.
+
+    Raises
+    ------
+    SourceError
+        When the certificates cannot be read.
+    """
+    if settings.verify and not settings.ca_file:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        msg = f"{settings.name}: ca_file {settings.ca_file} cannot be read: {error}"
+        raise SourceError(msg) from None
+    if not settings.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL without user, password and query."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return "***"
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
