@@ -21,7 +21,7 @@ from detector.log import LogSettings
 from detector.notify.dispatch import DispatchSettings
 from detector.notify.slack_settings import SlackSettings
 from detector.notify.webhook import WebhookSettings
-from detector.series import Duration
+from detector.series import Duration, at_least
 from detector.store.connection import RedisSettings
 from detector.store.settings import HistorySettings, InboxSettings
 from detector.tables import ContentErrors, Problem, Table, read, shipped
@@ -73,9 +73,7 @@ class TickSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         """Refuse a pace that no pass can keep."""
-        if self.interval < 1_000:
-            msg = f"interval must be at least 1s, not {self.interval}"
-            raise ValueError(msg)
+        at_least("interval", self.interval, Duration(1_000))
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

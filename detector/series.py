@@ -50,6 +50,19 @@ class Duration(int):
         return text or "0s"
 
 
+def at_least(name: str, value: int, least: int) -> None:
+    """Refuse a setting below ``least``; both are told as they would be written.
+
+    Raises
+    ------
+    ValueError
+        When it is less.
+    """
+    if value < least:
+        msg = f"{name} must be at least {least}, not {value}"
+        raise ValueError(msg)
+
+
 def iso(time_ms: int) -> str:
     """Return ``time_ms`` as ISO 8601 in UTC, with milliseconds only where there are any."""
     moment = datetime.fromtimestamp(time_ms / 1000, tz=UTC)

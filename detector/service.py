@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from apscheduler.events import (
     EVENT_JOB_ERROR,
@@ -28,7 +29,6 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from detector import log
 from detector.analysis.judge import Content
-from detector.collection import Collection
 from detector.config import Config, secret
 from detector.incident.incident import Transition
 from detector.incident.ledger import SHARDS
@@ -49,7 +49,10 @@ from detector.store.outbox import Outbox
 from detector.store.parts import Parts
 from detector.store.timeseries import TimeSeries
 from detector.tick import Report, Settings, run
-from detector.web.app import Web, application
+
+if TYPE_CHECKING:
+    from detector.collection import Collection
+    from detector.web.app import Web
 
 # What the service does, each part in a process of its own if need be.
 PARTS = ("collect", "tick", "notify", "web")
@@ -165,11 +168,13 @@ class Service:
         self._web = self._served(Intake(client, keys))
         self._collection = self._collecting(Parts(client, keys, reader))
 
-    def _served(self, intake: Intake) -> Web | None:
+    def _served(self, intake: Intake) -> "Web | None":
         """Serve HTTP if it is configured; watching goes on where its address is taken."""
         settings = self._config.web
         if not settings.listen or "web" not in self._parts:
             return None
+        from detector.web.app import Web, application
+
         app = application(intake, token=secret(settings), clock=self._clock)
         try:
             web = Web(settings, app)
@@ -179,9 +184,11 @@ class Service:
         self._log.info("web_started", address=web.address)
         return web
 
-    def _collecting(self, parts: Parts) -> Collection | None:
-        if not self._config.sources or not self._parts & {"collect"}:
+    def _collecting(self, parts: Parts) -> "Collection | None":
+        if not self._config.sources or "collect" not in self._parts:
             return None
+        from detector.collection import Collection
+
         return Collection(self._config, self._content.gpus, parts, clock=self._clock)
 
     @property

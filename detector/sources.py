@@ -1,13 +1,11 @@
 """The configured sources of readings, each with its secrets."""
 
-from collections.abc import Iterable
 from functools import partial
 
 import msgspec
 
 from detector.config import Config, SourceSettings, secret_of
 from detector.tables import ContentErrors, Problem
-from detector.telemetry import dcgm, exporter, nvml, prometheus
 from detector.telemetry.dcgm import DcgmSettings
 from detector.telemetry.nvml import NvmlSettings
 from detector.telemetry.prometheus_settings import PrometheusSettings
@@ -26,7 +24,7 @@ def sources(config: Config) -> tuple[Source, ...]:
     SourceError
         When one cannot work at all.
     """
-    return tuple(built(config.sources))
+    return tuple(map(source, config.sources))
 
 
 def refused_files(config: Config) -> list[Problem]:
@@ -60,23 +58,25 @@ def doubts(config: Config) -> list[str]:
     ]
 
 
-def built(settings: Iterable[SourceSettings]) -> Iterable[Source]:
-    """Build each source as it is asked for."""
-    for one in settings:
-        yield source(one)
-
-
 def source(settings: SourceSettings) -> Source:
-    """Return one source."""
+    """Return one source; what it is made of is loaded when there is one."""
     secret = partial(_secret, settings.name)
     match settings:
         case ExporterSettings():
+            from detector.telemetry import exporter
+
             return exporter.build(settings, secret=secret)
         case PrometheusSettings():
+            from detector.telemetry import prometheus
+
             return prometheus.build(settings, secret=secret)
         case DcgmSettings():
+            from detector.telemetry import dcgm
+
             return dcgm.build(settings)
         case NvmlSettings():
+            from detector.telemetry import nvml
+
             return nvml.build(settings)
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from detector.cli import EXIT_PROBLEM, fail
 from detector.cli.opening import config_option, config_path, read_config
+from detector.cli.sourcing import chosen, rounds, source_option, target_option
 
 if TYPE_CHECKING:
     from detector.analysis.quality import Judged
@@ -24,14 +25,8 @@ _UNKNOWN = ("stale", "frozen", "handover")
 @click.command(name="collect")
 @config_option
 @click.option("--once", is_flag=True, help="Make one round, print it, write nothing.")
-@click.option(
-    "--source", "kind", metavar="NAME",
-    help="A configured source, a type (exporter, prometheus, dcgm, nvml), or all-configured.",
-)  # fmt: skip
-@click.option(
-    "--target", "targets", multiple=True, metavar="URL",
-    help="Whom to ask: a URL, host:port, or a file that holds a page. Repeatable.",
-)  # fmt: skip
+@source_option
+@target_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line a job.")
 def command(
     *,
@@ -72,7 +67,6 @@ def _run(config: "Config", file: Path) -> None:
 
 
 def _round(config: "Config", kind: str | None, targets: tuple[str, ...]) -> "Round":
-    from detector.cli.sourcing import chosen, rounds
 
     sources = [one.source for one in chosen(config, kind, targets)]
     return rounds(config, sources, waits_s=())[-1]

@@ -10,6 +10,7 @@ import msgspec
 
 from detector.cli import EXIT_PROBLEM, fail
 from detector.cli.opening import config_option, read_config
+from detector.cli.sourcing import chosen, files_only, rounds, source_option, target_option
 
 if TYPE_CHECKING:
     from detector.cli.sourcing import Chosen
@@ -26,14 +27,8 @@ _MARKS = {"ok": "ok     ", "note": "note   ", "trouble": "TROUBLE"}
     short_help="Say of a node or a target what works, what is missing, what mends it."
 )
 @config_option
-@click.option(
-    "--source", "kind", metavar="NAME",
-    help="A configured source, a type (exporter, prometheus, dcgm, nvml), or all-configured.",
-)  # fmt: skip
-@click.option(
-    "--target", "targets", multiple=True, metavar="URL",
-    help="Whom to ask: a URL, host:port, or a file that holds a page. Repeatable.",
-)  # fmt: skip
+@source_option
+@target_option
 @click.option(
     "--wait", "wait", default="10s", show_default=True, metavar="DURATION",
     help="Time between the two rounds; 0s makes one only.",
@@ -76,7 +71,6 @@ def command(
 def _asked(
     config: "Config", kind: str | None, targets: tuple[str, ...], *, wait_s: float
 ) -> list["Symptom"]:
-    from detector.cli.sourcing import chosen, files_only, rounds
     from detector.telemetry.diagnosis import broken, diagnose
     from detector.telemetry.source import SourceError
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import click
 import msgspec
 
 from detector.cli import fail
@@ -26,6 +27,16 @@ class Chosen(NamedTuple):
 
 ALL = "all-configured"  # what no --source means too
 TYPES = ("exporter", "prometheus", "dcgm", "nvml")
+
+
+source_option = click.option(
+    "--source", "kind", metavar="NAME",
+    help=f"A configured source, a type ({', '.join(TYPES)}), or {ALL}.",
+)  # fmt: skip
+target_option = click.option(
+    "--target", "targets", multiple=True, metavar="URL",
+    help="Whom to ask: a URL, host:port, or a file that holds a page. Repeatable.",
+)  # fmt: skip
 
 
 def rounds(

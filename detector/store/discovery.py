@@ -1,7 +1,7 @@
 """Which jobs have a history: whoever wrote ``ofu:{<job>}:s`` need not register anything."""
 
 from detector.series import Duration
-from detector.store.entries import safe
+from detector.store.entries import entry_ms, safe
 from detector.store.keys import Keys
 from detector.store.rejects import Rejects
 from detector.store.server import Reply, Server
@@ -105,5 +105,5 @@ class Discovery:
         self.keys_of[job] = key
         self.newest.setdefault(job, -1)
         if isinstance(tail, list) and tail:
-            self.newest[job] = int(tail[0][0].partition(b"-")[0])
+            self.newest[job] = entry_ms(tail[0][0])
         return True

@@ -118,7 +118,7 @@ def decode(ids: Sequence[bytes], flats: Sequence[list[bytes]]) -> Decoded:
             elif (metric := _BY_NAME.get(name)) is not None:
                 column = fields.setdefault(metric.name, np.full(count, np.nan))
                 column[rows] = _numbers(texts, metric, rows, faults)
-    times = np.fromiter((int(i.partition(b"-")[0]) for i in ids), np.uint64, count)
+    times = np.fromiter(map(entry_ms, ids), np.uint64, count)
     # Ids go up to 2**64; what int64 cannot hold is as far in the future as its maximum.
     return Decoded(
         times_ms=np.minimum(times, np.uint64(2**62)).astype(np.int64),
@@ -185,6 +185,11 @@ def encode(ofu: float, fields: Mapping[str, float]) -> list[str | bytes]:
         if isfinite(value) and name != "ofu":
             flat += [METRICS[name].field, f"{value:.7g}"]
     return flat
+
+
+def entry_ms(id: bytes) -> int:
+    """Return the time that an entry's id says, ms."""
+    return int(id.partition(b"-")[0])
 
 
 def safe(value: bytes | str) -> str:

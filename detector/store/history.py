@@ -31,6 +31,7 @@ from detector.store.about import (
 from detector.store.discovery import Discovery
 from detector.store.entries import (
     REASONS,
+    entry_ms,
     safe,
 )
 from detector.store.errors import translate
@@ -276,7 +277,7 @@ class History:
 def _events(reply: Reply) -> list[ContextEvent]:
     """Read the events of a reply; a key of another type has none."""
     entries = reply if isinstance(reply, list) else ()
-    return [read_event(int(entry.partition(b"-")[0]), _texts(flat)) for entry, flat in entries]
+    return [read_event(entry_ms(entry), _texts(flat)) for entry, flat in entries]
 
 
 def _texts(flat: Sequence[bytes]) -> dict[str, str]:

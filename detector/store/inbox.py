@@ -17,7 +17,7 @@ import redis
 from detector.analysis.aggregate import Merged, Part, merge
 from detector.analysis.derived import REPORTED
 from detector.store.crew import Crew
-from detector.store.entries import decode, safe
+from detector.store.entries import decode, entry_ms, safe
 from detector.store.errors import StoreError
 from detector.store.history import History, Sample
 from detector.store.host_clocks import HostClocks
@@ -186,7 +186,7 @@ class Inbox:
         if when is None or not host or b"ts" not in given:
             return when
         name = f"{safe(host)} {job}"
-        arrived_ms = int(entry.partition(b"-")[0])
+        arrived_ms = entry_ms(entry)
         off_ms = self._clocks.offset_ms(
             name, said_ms=when, arrived_ms=arrived_ms, now_ms=now_ms
         )

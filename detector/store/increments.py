@@ -15,7 +15,7 @@ from detector.series import Batch, IntArray, SmallArray
 from detector.store.batch import BoolArray, Part, assembled, only
 from detector.store.chunks import CHUNK_MS, chunk_start, field_name, unpack_many
 from detector.store.discovery import Discovery
-from detector.store.entries import EARLIEST_MS, Decoded, decode, gpu_values
+from detector.store.entries import EARLIEST_MS, Decoded, decode, entry_ms, gpu_values
 from detector.store.errors import translate
 from detector.store.rejects import DETAILED, Rejects
 from detector.store.reports import JOIN_MS, Joined, joined
@@ -187,7 +187,7 @@ class Increments:
 
         The stream is asked first: what is rolled up in between is met in the chunks then.
         """
-        begins = {want[1]: _ms(found[0][0]) for want, found in self._xread(group, limit=1)}
+        begins = {want[1]: entry_ms(found[0][0]) for want, found in self._xread(group, limit=1)}
         group = [want for want in group if want[1] in self._discovery.keys_of]
         sizes = self._server.pipeline(["HLEN", self._chunks_key(job)] for _, job, _ in group)
         for (_, job, _), size in zip(group, sizes, strict=True):
@@ -388,7 +388,7 @@ class Increments:
         keys = [self._discovery.keys_of[job] for job in marks]
         tails = self._server.pipeline(["XREVRANGE", key, "+", "-", "COUNT", 1] for key in keys)
         for (job, mark), key, tail in zip(marks.items(), keys, tails, strict=True):
-            if isinstance(tail, list) and tail and _ms(tail[0][0]) < mark:
+            if isinstance(tail, list) and tail and entry_ms(tail[0][0]) < mark:
                 self._tell_old(job, key, mark)
 
     def _tell_old(self, job: str, key: bytes, mark: int) -> None:
@@ -396,7 +396,7 @@ class Increments:
         first = b"-" if told is None else b"(" + told
         reply = self._server.run("XRANGE", key, first, f"({mark}", "COUNT", DETAILED)
         for entry, _ in reply if isinstance(reply, list) else ():
-            old = _ms(entry) < EARLIEST_MS
+            old = entry_ms(entry) < EARLIEST_MS
             reason = "not_milliseconds" if old else "went_back"
             self._rejects.add(job, entry.decode(), reason)
             self._told_back[job] = entry
@@ -412,10 +412,6 @@ def _gpus(packed: list[bytes], wrong: BoolArray) -> tuple[SmallArray | None, Int
     counts = np.fromiter(map(len, packed), np.int64, len(packed)) // 2
     codes = np.frombuffer(joined, "<u2")
     return gpu_values(codes).astype(np.float32), counts
-
-
-def _ms(entry: bytes) -> int:
-    return int(entry.partition(b"-")[0])
 
 
 def _groups(wants: list[_Want], size: int) -> Iterator[list[_Want]]:

@@ -18,7 +18,7 @@ from detector.analysis.derived import REPORTED
 from detector.fleet import Gpu
 from detector.series import FloatArray
 from detector.store.about import time_ms
-from detector.store.entries import encode, gpu_codes, gpu_values, pack_gpus
+from detector.store.entries import encode, entry_ms, gpu_codes, gpu_values, pack_gpus
 from detector.store.keys import is_job
 
 # A host that its source does not name: its parts are one host's all the same.
@@ -173,7 +173,7 @@ def job_of(text: bytes) -> str:
 def time_of(text: bytes | None, entry: bytes) -> int | None:
     """Return the time of an entry, ms: its ``ts``, or else its id's; None for a bad one."""
     if text is None:
-        return int(entry.partition(b"-")[0])
+        return entry_ms(entry)
     try:
         when = time_ms(text.decode())
     except (ValueError, OverflowError):

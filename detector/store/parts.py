@@ -10,6 +10,7 @@ import redis
 from detector.analysis.aggregate import Merged, Part, merge
 from detector.fleet import Job
 from detector.series import ContextEvent
+from detector.store.entries import entry_ms
 from detector.store.history import History, Sample
 from detector.store.keys import Keys, is_job
 from detector.store.letters import written
@@ -51,7 +52,7 @@ class Parts:
             ["XREVRANGE", self._keys.samples(job), "+", "-", "COUNT", 1] for job in known
         )
         return {
-            job: int(reply[0][0].partition(b"-")[0])
+            job: entry_ms(reply[0][0])
             for job, reply in zip(known, replies, strict=True)
             if isinstance(reply, list) and reply
         }

@@ -9,7 +9,7 @@ import redis
 from detector.analysis.derived import REPORTED
 from detector.series import FloatArray
 from detector.store.discovery import Discovery
-from detector.store.entries import EARLIEST_MS, encode, pack_all, safe
+from detector.store.entries import EARLIEST_MS, encode, entry_ms, pack_all, safe
 from detector.store.keys import Keys, is_job
 from detector.store.rejects import Rejects
 from detector.store.server import Command, Reply, Server, pairs
@@ -162,7 +162,7 @@ class Writer:
                     return True  # written by an earlier try
                 if at > sample.time_ms:
                     return False
-        last_ms = int(later[-1][0].partition(b"-")[0])
+        last_ms = entry_ms(later[-1][0])
         if last_ms > sample.time_ms + _LATE_MS:
             return False
         moved = [*command[:5], f"{last_ms + 1}-0", *command[6:]]
@@ -178,4 +178,4 @@ def _scraped_at(entry: Reply) -> int:
     if b"v" not in given and b"n" not in given:
         return -1
     said = given.get(b"at", b"")
-    return int(said) if said.isdigit() else int(time.partition(b"-")[0])
+    return int(said) if said.isdigit() else entry_ms(time)

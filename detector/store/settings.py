@@ -2,7 +2,7 @@
 
 import msgspec
 
-from detector.series import Duration
+from detector.series import Duration, at_least
 
 
 class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +43,8 @@ class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
                 )
                 raise ValueError(msg)
         for name, least in (("stream", 60_000), ("discover", 1_000)):
-            _at_least(name, getattr(self, name), Duration(least))
-        _at_least("slice", self.slice, 1)
+            at_least(name, getattr(self, name), Duration(least))
+        at_least("slice", self.slice, 1)
 
 
 class InboxSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,11 +68,5 @@ class InboxSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse slots that hold nothing."""
-        _at_least("scrape", self.scrape, Duration(1))
-        _at_least("longest", self.longest, 1)
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        msg = f"{name} must be at least {least}, not {value}"
-        raise ValueError(msg)
+        at_least("scrape", self.scrape, Duration(1))
+        at_least("longest", self.longest, 1)

@@ -18,6 +18,7 @@ from detector.analysis.quality import NOTHING, Judged, MaxClocks, Memory, judge
 from detector.fleet import Job
 from detector.reading import Scrape
 from detector.series import ContextEvent
+from detector.telemetry.register import Register
 from detector.telemetry.source import Source, SourceError
 
 # Hosts whose clock differs by more are told. Chosen: a slot is 10 s, and HTTP's date has whole
@@ -38,31 +39,6 @@ class Sink(Protocol):
 
     def announce(self, events: Sequence[tuple[str, ContextEvent]]) -> None:
         """Take what happened to jobs."""
-        ...
-
-
-class Roll(Protocol):
-    """Who runs where; :class:`detector.telemetry.register.Register` is one."""
-
-    def refresh(self, now_ms: int) -> None:
-        """Ask the schedulers that are due."""
-        ...
-
-    def identify(self, scrapes: Iterable[Scrape]) -> tuple[Scrape, ...]:
-        """Return the scrapes with their readings' jobs."""
-        ...
-
-    def describe(self, jobs: Iterable[str]) -> tuple[Job, ...]:
-        """Return who the jobs are."""
-        ...
-
-    def restarts(self) -> tuple[tuple[str, ContextEvent], ...]:
-        """Return the restarts since the last call."""
-        ...
-
-    @property
-    def troubles(self) -> tuple[str, ...]:
-        """One line for each scheduler that does not answer."""
         ...
 
 
@@ -119,7 +95,7 @@ class Collector:
     def __init__(
         self,
         sources: Sequence[Source],
-        register: Roll,
+        register: Register,
         *,
         max_clocks: MaxClocks,
         deadline_s: float,

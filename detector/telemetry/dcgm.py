@@ -10,7 +10,7 @@ import socket
 
 import msgspec
 
-from detector.series import Duration
+from detector.series import Duration, at_least
 from detector.telemetry.worker import NodeSource, Reader, Unavailable, serve
 
 
@@ -54,9 +54,7 @@ class DcgmSettings(
             )
             raise ValueError(msg)
         # 100 ms is DCGM's floor; clocks are sampled once a second.
-        if self.interval < 1_000:
-            msg = f"interval must be at least 1s, not {self.interval}"
-            raise ValueError(msg)
+        at_least("interval", self.interval, Duration(1_000))
         if self.deadline < 5_000:
             msg = (
                 f"deadline must be at least 5s (3s of them for connecting), not {self.deadline}"

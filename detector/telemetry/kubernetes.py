@@ -7,6 +7,7 @@ RayJob) as far as they are workloads, and remembered by their UID.
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,12 +28,11 @@ from detector.telemetry.scheduler import Roll, Run, SchedulerError
 from detector.telemetry.scheduler_settings import KubernetesSettings
 
 # Where a pod finds its own credentials.
-_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PAGE = 500  # pods a page, the size that the API's own clients ask for
 _PAGES = 400  # 200,000 pods: above what one cluster is built for
-_OWNERS = (
-    200  # looked up in one round, so that a first look at a large cluster is not one storm
-)
+# Owners looked up in one round, so that a first look at a large cluster is not one storm.
+_OWNERS = 200
 
 # Kinds that are a whole workload; a pod's owners are followed into these and no further. Not
 # CronJob, Experiment or Workflow: theirs are many jobs.
@@ -73,8 +73,8 @@ class Kubernetes:
                 if host
                 else ""
             )
-            self._token_file = self._token_file or f"{_ACCOUNT}/token"
-            ca_file = ca_file or f"{_ACCOUNT}/ca.crt"
+            self._token_file = self._token_file or f"{ACCOUNT}/token"
+            ca_file = ca_file or f"{ACCOUNT}/ca.crt"
         self._rest = Rest(url, ca_file=ca_file, timeout_ms=settings.timeout) if url else None
         self._owners: dict[str, Mapping[str, Any]] = {}
         self._blind: set[str] = set()

@@ -9,7 +9,7 @@ import socket
 
 import msgspec
 
-from detector.series import Duration
+from detector.series import Duration, at_least
 from detector.telemetry.worker import NodeSource, Reader, Unavailable, serve
 
 
@@ -40,9 +40,7 @@ class NvmlSettings(
     def __post_init__(self) -> None:
         """Refuse a deadline that a start cannot keep."""
         # Chosen: a driver without persistence mode takes seconds to wake each GPU up.
-        if self.deadline < 5_000:
-            msg = f"deadline must be at least 5s, not {self.deadline}"
-            raise ValueError(msg)
+        at_least("deadline", self.deadline, Duration(5_000))
 
 
 def build(settings: NvmlSettings) -> NodeSource:

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from detector.series import Duration
+from detector.series import Duration, at_least
 
 _SELECT = re.compile(r'\{\s*(?:[A-Za-z_]\w*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"\s*,?\s*)*\}')
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -81,12 +81,8 @@ class PrometheusSettings(
         if not _SELECT.fullmatch(self.select.strip()):
             msg = f'select must look like {{cluster="a", job=~"dcgm.*"}}, not {self.select}'
             raise ValueError(msg)
-        if self.window < 2_000:
-            msg = f"window must be at least 2s, not {self.window}"
-            raise ValueError(msg)
-        if self.timeout < 1_000:
-            msg = f"timeout must be at least 1s, not {self.timeout}"
-            raise ValueError(msg)
+        at_least("window", self.window, Duration(2_000))
+        at_least("timeout", self.timeout, Duration(1_000))
         for name, value in self.headers.items():
             if name.lower() in _OURS or not _HEADER_NAME.fullmatch(name):
                 msg = f"headers: {name!r} can't be set here; credentials go into bearer_file"

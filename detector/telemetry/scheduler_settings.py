@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from detector.series import Duration
+from detector.series import Duration, at_least
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,9 +66,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             )
             raise ValueError(msg)
         for name, least in (("interval", 1_000), ("timeout", 100), ("keep", 1_000)):
-            if getattr(self, name) < least:
-                msg = f"{name} must be at least {Duration(least)}, not {getattr(self, name)}"
-                raise ValueError(msg)
+            at_least(name, getattr(self, name), Duration(least))
 
 
 class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,6 +109,4 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             msg = f'url must be "in-cluster" or https://host:6443, not {self.url!r}'
             raise ValueError(msg)
         for name, least in (("interval", 1_000), ("timeout", 100), ("keep", 1_000)):
-            if getattr(self, name) < least:
-                msg = f"{name} must be at least {Duration(least)}, not {getattr(self, name)}"
-                raise ValueError(msg)
+            at_least(name, getattr(self, name), Duration(least))

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from detector.series import Duration
+from detector.series import Duration, at_least
 from detector.telemetry.identity import IdentitySettings
 
 _SERVICE = re.compile(
@@ -31,9 +31,7 @@ class CollectSettings(IdentitySettings, frozen=True, kw_only=True, forbid_unknow
     def __post_init__(self) -> None:
         """Refuse a pace that counters do not have, and clocks that are none."""
         super().__post_init__()
-        if self.interval < 1_000:
-            msg = f"interval must be at least 1s, not {self.interval}"
-            raise ValueError(msg)
+        at_least("interval", self.interval, Duration(1_000))
         for model, clock in self.max_clock_mhz.items():
             if not 100 <= clock <= 5000:
                 msg = f"max_clock_mhz of {model!r} must be 100 to 5000 MHz, not {clock:g}"
@@ -153,6 +151,4 @@ class ExporterSettings(
         if password and (self.bearer_file or self.bearer_env):
             msg = "either username and a password, or a bearer token, not both"
             raise ValueError(msg)
-        if self.timeout < 100:
-            msg = f"timeout must be at least 100ms, not {self.timeout}"
-            raise ValueError(msg)
+        at_least("timeout", self.timeout, Duration(100))

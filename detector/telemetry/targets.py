@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from detector.telemetry.kubernetes import ACCOUNT
 from detector.telemetry.rest import Answer, Rest, secret
 from detector.telemetry.scheduler import SchedulerError
 from detector.telemetry.settings import TargetSettings, url_of
@@ -26,7 +27,6 @@ _MOST_TROUBLES = 20
 _PATIENCE_S = 1.0
 
 _API = "https://kubernetes.default.svc"
-_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class Targets:
@@ -44,7 +44,7 @@ class Targets:
     """
 
     def __init__(
-        self, settings: TargetSettings, *, api: str = _API, account: Path = _ACCOUNT
+        self, settings: TargetSettings, *, api: str = _API, account: Path = ACCOUNT
     ) -> None:
         self._settings, self._api, self._account = settings, api, account
         self._found: dict[str, list[str]] = {}
