@@ -18,7 +18,7 @@ from detector.analysis.early import (
     early_start_ms,
     verify_early,
 )
-from detector.analysis.judge import Content, judge
+from detector.analysis.judge import Content, Finding, judge
 from detector.analysis.lineage import Kept, differences, joined, sources, stand_in
 from detector.analysis.phases import announced
 from detector.analysis.verify import verify, window_start_ms
@@ -258,9 +258,22 @@ def _take_down(
         except Exception as exception:  # one odd job must not cost the others
             seen.poisoned[job] = f"{type(exception).__name__}: {exception}"
             continue
+        if finding.verdict.rule.kind == "telemetry_fault":
+            finding = _with_reasons(finding, job, jobs)
         seen.happenings[job].append(
             Found(time_ms=outcome.detected_ms, finding=finding, family=model.family)
         )
+
+
+def _with_reasons(finding: Finding, job: str, jobs: Jobs) -> Finding:
+    """Return what is told of the telemetry, with what collectors announced about it since."""
+    change = finding.change
+    span = Interval(start_ms=change.onset.start_ms, end_ms=change.detected_ms + 1)
+    told = [event for event in jobs.context(job, span) if event.kind == "telemetry"]
+    if not told:
+        return finding
+    latest = max(told, key=lambda event: (event.heard_ms, event.span.end_ms))
+    return replace(finding, summary=f"{finding.summary}; {latest.note}")
 
 
 def _earlier(kept: Mapping[str, Kept], jobs: Jobs, job: str, model: Model) -> Earlier | None:

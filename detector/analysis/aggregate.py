@@ -177,9 +177,8 @@ def merge(found: Sequence[Part], roster: Sequence[Gpu] = ()) -> Merged | None:
     """Return a job's scrape from its hosts' parts; None when nothing in them is new.
 
     A host counts by its usable GPUs; a GPU that two hosts' parts name counts once, by the later
-    one.
+    one. A host without any makes no news of what the others repeat.
     """
-    # What cannot be used is no news beside repeats of what can.
     telling = [part for part in found if part.gpus] or found
     if not any(part.fresh for part in telling):
         return None

@@ -17,7 +17,7 @@ from detector.analysis import quantile
 from detector.analysis.change import Confirmed
 from detector.analysis.derived import clock_correction, derived
 from detector.analysis.ofu import GpuModel
-from detector.analysis.peers import spread_over_gpus
+from detector.analysis.peers import spread_over_gpus, stayed
 from detector.analysis.view import View, median, relative_change
 from detector.fleet import Job
 from detector.metric import METRICS
@@ -139,6 +139,7 @@ def _enter_metric(metric: str, *, levels: Unit | None) -> None:
 _BY_METRIC: dict[str, Unit | None] = {
     "ofu": "ratio",
     "gpus": "count",
+    "unusable": "count",
     "clock": "MHz",
     "sm": "ratio",
     "tensor": None,
@@ -254,8 +255,41 @@ def _frozen(view: View) -> float | None:
 @_feature("share")
 def _invalid_share(view: View) -> float | None:
     """Share of the entries since the onset that carry no usable OFU."""
-    since = view.window.fields["ofu"][view.window.times_ms > view.change.onset_ms]
-    return float(np.mean(~np.isfinite(since))) if len(since) else None
+    since = derived(view.window.fields)["valid"][view.window.times_ms > view.change.onset_ms]
+    since = since[np.isfinite(since)]  # what the job reports of itself is no scrape
+    return float(np.mean(since == 0)) if len(since) else None
+
+
+@_feature("share")
+def _unusable_share(view: View) -> float | None:
+    """Share of the GPUs that answered since the onset whose counters could not be used."""
+    usable = view.window.fields.get("usable")
+    if usable is None:
+        return None
+    since = usable[(view.window.times_ms > view.change.onset_ms) & np.isfinite(usable)]
+    return float(1 - np.mean(since)) if len(since) else None
+
+
+@_feature("share")
+def _unusable_explains(view: View) -> float | None:
+    """Share of OFU's fall that comes of GPUs that are left out of the mean; 1 is all of it.
+
+    By the GPUs that are in it before and after, where entries carry them; else by how far the
+    mean can move at the most when those left out did twice as much as the others.
+    """
+    change = view.relative("ofu")
+    before, after = view.level_before("usable"), view.level_after("usable")
+    if change is None or before is None or after is None or change > -0.01:
+        return None
+    lost = before - after
+    if lost <= 0 or after <= 0:
+        return 0.0
+    left = None
+    if view.window.gpus is not None:
+        left = stayed(view.window.gpus[view.before], view.window.gpus[view.after])
+    if left is None:
+        return min(1.0, lost / (1 - lost) / -change)
+    return min(1.0, max(0.0, 1 - left / change))
 
 
 @_feature("relative")

@@ -271,3 +271,25 @@ def _named(fall: FloatArray, clear: Mask, places: IntArray) -> Attribution:
         fallen=fallen,
         fall=float(fall[clear].mean()),
     )
+
+
+def stayed(before: FloatArray, after: FloatArray) -> float | None:
+    """Return the relative change of the mean over GPUs that report on both sides.
+
+    Parameters
+    ----------
+    before, after
+        OFU of the GPUs by sample. Shape ``(n, g)`` each; NaN is no data.
+
+    Returns
+    -------
+    None where no GPU reports in most samples of both sides.
+    """
+    if not len(before) or not len(after):
+        return None
+    both = np.isfinite(before).mean(axis=0) > 0.5
+    both &= np.isfinite(after).mean(axis=0) > 0.5
+    if not both.any():
+        return None
+    there, here = (np.nanmedian(side[:, both], axis=0).mean() for side in (before, after))
+    return float(here / there - 1) if there > 0 else None

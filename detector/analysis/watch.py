@@ -34,6 +34,10 @@ Confirm = Callable[[str, Candidate], Confirmed | Rejected]
 Ahead = Callable[[Sequence[tuple[str, Candidate]]], None]
 
 
+# Shares that are 1 in nearly every entry of nearly every job.
+_SHARES = ("valid", "usable")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """The columns that one model holds to their own past.
@@ -90,11 +94,13 @@ def observe(
     Notes
     -----
     A job enters the watch with the first entry that says something about its metric: a finite
-    value, or for ``valid`` the first unusable entry. From then on each of its entries counts.
+    value, or for ``valid`` and ``usable`` the first that is not whole. From then on each of its
+    entries counts.
     """
     if values is None or not len(values):
         return Observed(watch=watch)
-    telling = values < 1.0 if watch.model.metric == "valid" else np.isfinite(values)
+    share = watch.model.metric in _SHARES
+    telling = values < 1.0 if share else np.isfinite(values)
     if not (watch.index or telling.any()):
         return Observed(watch=watch)
     lookup = _columns(watch, batch.jobs)
@@ -102,7 +108,7 @@ def observe(
     known[batch.job[telling]] = True
     # An OFU entry without a usable value still moves the job's time on; a job that reports
     # MFU or tokens at every sixth entry has no sample of them at the other five.
-    use = known[batch.job] & (telling | (watch.model.metric in ("ofu", "valid")))
+    use = known[batch.job] & (telling | share | (watch.model.metric == "ofu"))
     if not use.any():
         return Observed(watch=watch)
     new = known & (lookup < 0)

@@ -100,6 +100,11 @@ def test_nothing_is_made_of_repeats_alone() -> None:
     assert merge(repeats) is None
 
 
+def test_a_host_that_is_broken_makes_no_news_of_what_the_others_repeat() -> None:
+    found = [judged("A", repeat=True), judged("B", host="n2", quality="blank")]
+    assert merge(parts(found, time_ms=NOW)) is None
+
+
 def test_a_job_is_the_mean_over_the_gpus_of_all_hosts_in_the_order_of_its_roster() -> None:
     found = parts(
         [
