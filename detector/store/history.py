@@ -218,21 +218,17 @@ class History:
     def enrol(self, job: str, gpus: Iterable[Gpu]) -> Job:
         """Give GPUs places at the end of a job's roster; return who the job is by now.
 
-        Each host's are one step, and a GPU that has a place keeps it. A hash of another type
-        stays as it is, and the job without a roster.
+        It is one step, and a GPU that has a place keeps it. A hash of another type stays as it
+        is, and the job without a roster.
         """
-        hosts: dict[str, list[Gpu]] = {}
-        for gpu in gpus:
-            hosts.setdefault(gpu.host, []).append(gpu)
+        flat = [
+            part
+            for gpu in gpus
+            for part in (gpu.host, gpu.uuid, "" if gpu.index is None else gpu.index)
+        ]
         pipeline = self._client.pipeline(transaction=False)
-        for host, here in hosts.items():
-            flat = [
-                part
-                for gpu in here
-                for part in (gpu.uuid, "" if gpu.index is None else gpu.index)
-            ]
-            args = [host, self._expire_s, *flat]
-            self._enrol(keys=[self._keys.about(job)], args=args, client=pipeline)
+        keys, args = [self._keys.about(job)], [self._expire_s, *flat]
+        self._enrol(keys=keys, args=args, client=pipeline)
         outcomes(pipeline)
         return self.describe(job)
 

@@ -18,7 +18,7 @@ from detector.analysis.derived import REPORTED
 from detector.fleet import Gpu
 from detector.series import FloatArray
 from detector.store.about import time_ms
-from detector.store.entries import encode, entry_ms, gpu_codes, gpu_values, pack_gpus
+from detector.store.entries import encode, entry_ms, gpu_codes, gpu_values, pack_all
 from detector.store.keys import is_job
 
 # A host that its source does not name: its parts are one host's all the same.
@@ -92,15 +92,20 @@ class Letter:
         )
 
 
-def written(part: Part) -> list[str | bytes]:
-    """Return the fields of a part's entry, ``[name, text, ...]``."""
+def written(parts: Sequence[Part]) -> list[list[str | bytes]]:
+    """Return the fields of each part's entry, ``[name, text, ...]``."""
+    packed = pack_all([np.array(part.gpu_ofu, dtype=np.float64) for part in parts])
+    return [_written(part, gpus) for part, gpus in zip(parts, packed, strict=True)]
+
+
+def _written(part: Part, gpus: bytes) -> list[str | bytes]:
     unusable = sum(part.faults.values())
     fields = {**part.fields, "gpus": float(part.gpus), "unusable": float(unusable)}
     flat: list[str | bytes] = ["job", part.job, "host", part.host or NAMELESS]
     flat += ["ts", str(part.time_ms), *encode(part.ofu, fields)]
     if part.roster:
         flat += ["u", ",".join(_named(gpu) for gpu in part.roster)]
-        flat += ["g", pack_gpus(np.array(part.gpu_ofu, dtype=np.float64))]
+        flat += ["g", gpus]
     if not part.fresh:
         flat += ["held", "1"]
     if part.faults:

@@ -33,9 +33,8 @@ class Parts:
 
     def post(self, parts: Sequence[Part]) -> None:
         """Write each part as its host's entry of the inbox, in one round trip."""
-        replies = self._server.pipeline(
-            ["XADD", self._key, "*", *written(part)] for part in parts if is_job(part.job)
-        )
+        flats = written([part for part in parts if is_job(part.job)])
+        replies = self._server.pipeline(["XADD", self._key, "*", *flat] for flat in flats)
         for reply in replies:
             if isinstance(reply, redis.RedisError):
                 msg = f"{self._key} is no stream: {reply}"

@@ -154,10 +154,11 @@ class Collector:
     def _compare_clocks(self, scrapes: Iterable[Scrape]) -> None:
         """Note whose clock is off; a target says its time now and then only."""
         for scrape in scrapes:
-            if scrape.time_ms is None:
+            said_ms = _said_ms(scrape)
+            if said_ms is None:
                 continue
             self._clocks_off.pop(scrape.target, None)
-            off = scrape.time_ms - scrape.asked_ms
+            off = said_ms - scrape.asked_ms
             if abs(off) > _CLOCK_OFF_MS:
                 # In tens of seconds: the same trouble has the same words in the next round.
                 way = "ahead of" if off > 0 else "behind"
@@ -214,3 +215,14 @@ def _asked(source: Source, now_ms: int) -> Future[Sequence[Scrape]]:
 
     Thread(target=ask, name=f"source:{source.name}", daemon=True).start()
     return answer
+
+
+def _said_ms(scrape: Scrape) -> int | None:
+    """Return the target's own time; None where it says none.
+
+    Times of readings tell a clock that is fast: one may be old, but none is of the future.
+    """
+    if scrape.time_ms is not None:
+        return scrape.time_ms
+    own = [reading.time_ms for reading in scrape.readings if reading.own_clock]
+    return max(*own, scrape.asked_ms) if own else None

@@ -302,7 +302,7 @@ def test_a_host_whose_clock_is_a_minute_slow_is_filed_by_arrival_and_named(
     for at in range(12):
         arrived = NOW + at * SLOT + 400
         for host, behind in (("n1", 0), ("n2", 57_000)):
-            flat = [*written(made(of({host: 0.5}), host, at)), "ts", arrived - behind]
+            flat = [*written([made(of({host: 0.5}), host, at)])[0], "ts", arrived - behind]
             entry = f"{arrived}-{behind + 1}"
             mail(bench.client, entry, *flat)
         bench.inbox.drain(arrived + 100)
@@ -316,7 +316,7 @@ def test_a_host_whose_clock_is_a_minute_slow_is_filed_by_arrival_and_named(
 
 def test_a_backlog_that_is_worked_off_is_no_wrong_clock(bench: Bench) -> None:
     for at in range(30):
-        flat = written(made(of({"A": 0.5}), "n1", at))
+        (flat,) = written([made(of({"A": 0.5}), "n1", at)])
         entry = f"{NOW + 300_000 + at}-1"
         mail(bench.client, entry, *flat)
     bench.inbox.drain(NOW + 301_000)
@@ -340,7 +340,7 @@ def test_a_part_reads_as_it_was_written(
     gpus: Mapping[str, float], faults: Mapping[str, int], fresh: bool
 ) -> None:
     part = made(of(gpus, fresh=fresh, faults=faults), "n1", 0)
-    flat = [text if isinstance(text, bytes) else text.encode() for text in written(part)]
+    flat = [text if isinstance(text, bytes) else text.encode() for text in written([part])[0]]
     decoded = decode([b"1-0"], [flat])
     letter = read(
         b"1-0",

@@ -3,9 +3,10 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
+import msgspec
 import pytest
 
 from detector.analysis.aggregate import Part
@@ -197,6 +198,24 @@ def test_a_target_that_fails_is_named_and_counted(making: Callable[..., Collecto
     assert not found.silent
     counts = found.counts()
     assert (counts["targets"], counts["targets_down"], counts["ok"]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(("off_s", "told"), [(38, True), (5, False), (-200, False)])
+def test_readings_of_the_future_tell_a_clock_that_is_fast(
+    making: Callable[..., Collector], off_s: int, told: bool
+) -> None:
+    def answer(now_ms: int) -> Sequence[Scrape]:
+        scrape = _scrape(now_ms)
+        own = [
+            msgspec.structs.replace(one, time_ms=now_ms + off_s * 1_000, own_clock=True)
+            for one in scrape.readings
+        ]
+        return [replace(scrape, readings=tuple(own))]
+
+    clocks = [line for line in making(_Source(answer)).round(_T0).troubles if "clock" in line]
+    assert clocks == (
+        ["a:9400: its clock is about 40 s ahead of the one here; run NTP there"] if told else []
+    )
 
 
 def test_a_clock_that_is_off_is_told_until_the_target_says_otherwise(
