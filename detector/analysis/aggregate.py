@@ -142,12 +142,13 @@ def _part(job: str, host: str, here: Sequence[Judged], *, time_ms: int) -> Part:
         fields=_fields([one.reading for one in usable]),
         roster=tuple(_gpu(one.reading) for one in here),
         gpu_ofu=tuple(one.ofu if one.usable else math.nan for one in here),
-        faults=dict(Counter(_fault(one) for one in here if not one.usable)),
+        faults=dict(Counter(fault_of(one) for one in here if not one.usable)),
         fresh=any(not one.repeat for one in usable) if usable else True,
     )
 
 
-def _fault(one: Judged) -> str:
+def fault_of(one: Judged) -> str:
+    """Return why a reading that is not usable is not."""
     return "blank" if one.quality == "ok" else one.quality
 
 

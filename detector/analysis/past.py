@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from detector.analysis.aggregate import COUNTERS_OF, Part
+from detector.analysis.aggregate import COUNTERS_OF, Part, fault_of
 from detector.analysis.ofu import MAX_RATIO
 from detector.analysis.quality import ENGINES, HELD_MS, Judged, MaxClocks, Memory, judge
 from detector.fleet import Gpu
@@ -73,12 +73,14 @@ class Verdicts:
     ofu
         NaN where the reading is not usable.
     fresh
-        Whether it is new for its job: no collection that was read again, and nobody's when the
-        GPU changed hands.
+        False for a collection that was read again.
+    faults
+        Why it is not usable, in quality's words; "" where it is.
     """
 
     ofu: FloatArray
     fresh: BoolArray
+    faults: npt.NDArray[np.object_]
 
 
 def verdicts(past: Past, max_clocks: MaxClocks, observed: tuple[float, int]) -> Verdicts:
@@ -95,7 +97,8 @@ def verdicts(past: Past, max_clocks: MaxClocks, observed: tuple[float, int]) -> 
                      ("tensor_active", "sm_clock_mhz"))  # fmt: skip
     ofu = np.minimum(1.0, tensor * clock / top)
     if not source:
-        return Verdicts(ofu=np.full(n, np.nan), fresh=np.ones(n, bool))
+        nothing = np.full(n, np.nan), np.full(n, "blank", object)
+        return Verdicts(ofu=nothing[0], fresh=np.ones(n, bool), faults=nothing[1])
     again, still = _again(past)
     head = _heads(again)
     held = again & (past.times_ms - past.times_ms[head] <= HELD_MS)
@@ -105,15 +108,15 @@ def verdicts(past: Past, max_clocks: MaxClocks, observed: tuple[float, int]) -> 
     known = plain | (held & plain[head])
     memory = Memory(observed={past.who.model or past.who.uuid: observed})
     seen_ms = np.where(held, past.times_ms[head], past.times_ms)
-    stood, fresh = _heads(still), ~held
+    stood, faults = _heads(still), np.full(n, "", object)
     for start, end in _runs(~known):
         # From before it began to stand still: how long it does decides.
         first = max(0, min(start - 1, int(stood[start])))
         places = range(first, end)
         judged = [*_one_by_one(past, places, seen_ms, memory, max_clocks)][start - first :]
         ofu[start:end][[not one.usable for one in judged]] = np.nan
-        fresh[start:end] &= np.array([one.quality != "handover" for one in judged])
-    return Verdicts(ofu=ofu, fresh=fresh)
+        faults[start:end] = ["" if one.usable else fault_of(one) for one in judged]
+    return Verdicts(ofu=ofu, fresh=~held, faults=faults)
 
 
 def _again(past: Past) -> tuple[BoolArray, BoolArray]:
@@ -184,6 +187,7 @@ class _Sums:
     fresh: BoolArray
     fields: dict[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
     columns: dict[str, tuple[Gpu, FloatArray]] = field(default_factory=dict)
+    faults: dict[str, IntArray] = field(default_factory=dict)
 
 
 def bring_together(
@@ -251,10 +255,18 @@ def _sum_up(
         found.ofu += np.where(usable, mine, 0.0)
         found.gpus += usable
         found.fresh |= fresh & usable
+        _count_faults(found, np.where(own & there, judged.faults[at], ""))
         number = int(past.who.index) if past.who.index.isdecimal() else None
         gpu = Gpu(uuid=past.who.entity, host=past.who.host, index=number)
         found.columns[past.who.entity] = gpu, mine
         _sum_fields(found, past, at, usable)
+
+
+def _count_faults(found: _Sums, faults: npt.NDArray[np.object_]) -> None:
+    """Count a GPU where it can't be used; one that changed hands is nobody's."""
+    for fault in set(faults) - {"", "handover"}:
+        count = found.faults.setdefault(fault, np.zeros(len(faults), np.int64))
+        count += faults == fault
 
 
 def _sum_fields(found: _Sums, past: Past, at: IntArray, usable: BoolArray) -> None:
@@ -279,6 +291,7 @@ def _parts(job: str, found: _Sums, slots_ms: IntArray) -> Iterator[Part]:
             name: (total[keep] / count[keep]).tolist()
             for name, (total, count) in found.fields.items()
         }
+    faults = {name: count[keep].tolist() for name, count in found.faults.items()}
     counts, times = found.gpus[keep].tolist(), slots_ms[keep].tolist()
     for k, time_ms in enumerate(times):
         values = {name: column[k] for name, column in fields.items()}
@@ -291,4 +304,5 @@ def _parts(job: str, found: _Sums, slots_ms: IntArray) -> Iterator[Part]:
             fields={name: value for name, value in values.items() if not math.isnan(value)},
             roster=roster,
             gpu_ofu=tuple(vectors[k]),
+            faults={name: column[k] for name, column in faults.items() if column[k]},
         )

@@ -68,7 +68,7 @@ def test_a_past_is_judged_at_once_as_it_would_be_one_by_one(
     one_by_one = judged_one_by_one(past, observed)
     expected = [one.ofu if one.usable else math.nan for one in one_by_one]
     np.testing.assert_array_equal(at_once.ofu, expected)
-    fresh = [not one.repeat and one.quality != "handover" for one in one_by_one]
+    fresh = [not one.repeat for one in one_by_one]
     usable = ~np.isnan(at_once.ofu)
     np.testing.assert_array_equal(at_once.fresh[usable], np.array(fresh)[usable])
 
@@ -101,4 +101,5 @@ def test_gpus_come_together_as_their_hosts_parts_would(
             assert part is not None
             assert math.isclose(part.ofu, merged.ofu, abs_tol=1e-12)
             assert part.gpus == merged.gpus
+            assert sum(part.faults.values()) == merged.unusable
             assert part.fields.keys() == merged.fields.keys()
