@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import fleet_size, startup
-from benchmarks.collection import parse, scrape
+from benchmarks.collection import backfill, parse, scrape
 from benchmarks.machine import machine
 from benchmarks.report import PAGE, Row, write
 
-_SECTIONS = ("startup", "fleet", "parse", "scrape")
+_SECTIONS = ("startup", "fleet", "parse", "scrape", "backfill")
 
 
 def main() -> None:
@@ -22,7 +22,12 @@ def main() -> None:
     parser.add_argument("only", nargs="*", metavar="|".join(_SECTIONS), help="default: all")
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--ticks", type=int, default=60)
-    parser.add_argument("--hours", type=int, default=6, help="of history at the cold start")
+    parser.add_argument(
+        "--hours",
+        type=int,
+        default=6,
+        help="of history at the cold start and of the past of new jobs",
+    )
     parser.add_argument("--minutes", type=float, default=2, help="of scraping exporters")
     parser.add_argument("--no-write", action="store_true", help="print, and leave the page")
     options = parser.parse_args()
@@ -42,6 +47,7 @@ def main() -> None:
             ),
             "parse": partial(parse.measure, progress),
             "scrape": partial(scrape.measure, progress, minutes=options.minutes),
+            "backfill": partial(backfill.measure, progress, hours=options.hours),
         }  # fmt: skip
         results = {
             name: list(measures[name]())

@@ -86,7 +86,7 @@ def served() -> Iterator[Served]:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed: apt-get install prometheus")
     exporter = Exporter()
-    thread = threading.Thread(target=exporter.serve_forever, daemon=True)
+    thread = threading.Thread(target=exporter.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     with tempfile.TemporaryDirectory(prefix="prom", ignore_cleanup_errors=True) as name:
         folder = Path(name)

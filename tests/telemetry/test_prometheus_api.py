@@ -62,7 +62,7 @@ def server() -> Iterator[tuple[str, Told]]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         http.daemon_threads = True
-        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{http.server_port}/base", told
         http.shutdown()
