@@ -14,16 +14,18 @@ from multiprocessing import get_context
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from detector.analysis.baselines import Model
 from detector.analysis.bounds import Page
+from detector.analysis.derived import derived
 from detector.analysis.judge import Content
 from detector.calibration.quiet import PER_H, quiet_job
 from detector.calibration.rate import LEARNING_MS, Rate, opening
 from detector.incident.incident import Incident
 from detector.incident.lifecycle import Policy
 from detector.replay import replay
-from detector.series import Duration
+from detector.series import Duration, IntArray
 from detector.store.recording import Recording
 
 Bound = Literal["notify", "page"]
@@ -31,6 +33,10 @@ Bound = Literal["notify", "page"]
 _DAY_MS = 86_400_000
 # Hours of a made-up job.
 _HOURS = 24
+# What made-up jobs report.
+MADE_UP = "ofu"
+# A gap in which nobody watches. Chosen: failed scrapes are over sooner.
+_BLIND_MS = 900_000
 # Jobs judged side by side: a pass over a panel costs nearly the same for one as for hundreds.
 _SIDE_BY_SIDE = 240
 
@@ -69,17 +75,22 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiet:
-    """Jobs in which nothing happened: recordings, and so many made-up ones of a seed."""
+    """Jobs in which nothing happened to a metric: recordings, and made-up ones of a seed.
+
+    Made-up jobs report OFU alone.
+    """
 
     recordings: Mapping[str, Recording]
+    metric: str = "ofu"
     made: int = 0
     seed: int = 0
 
     @property
     def job_days(self) -> float:
-        """How long they were watched, their first hours not counted, days."""
-        made_ms = self.made * (_HOURS * 3_600_000 - LEARNING_MS)
-        return (made_ms + sum(watched_ms(one) for one in self.recordings.values())) / _DAY_MS
+        """How long their metric was watched, their first hours not counted, days."""
+        made = self.made if self.metric == MADE_UP else 0
+        recorded_ms = sum(watched_ms(one, self.metric) for one in self.recordings.values())
+        return (made * (_HOURS * 3_600_000 - LEARNING_MS) + recorded_ms) / _DAY_MS
 
     @property
     def samples(self) -> int:
@@ -88,12 +99,27 @@ class Quiet:
         return recorded + self.made * _HOURS * PER_H
 
 
-def watched_ms(recording: Recording) -> int:
-    """Return for how long a recording was watched after its first hour, ms."""
-    times_ms = recording.window.times_ms
-    if not len(times_ms):
+def watched_ms(recording: Recording, metric: str) -> int:
+    """Return for how long a recording's metric was watched after its first hour, ms.
+
+    A job without values, or of which all stand at zero, has no level to fall from.
+    """
+    at_ms = _at_work_ms(recording, metric)
+    if len(at_ms) < 2:
         return 0
-    return max(0, int(times_ms[-1] - times_ms[0]) - LEARNING_MS)
+    steps = np.diff(at_ms)
+    seen = steps <= max(_BLIND_MS, 3 * float(np.median(steps)))
+    return int(steps[seen & (at_ms[1:] > at_ms[0] + LEARNING_MS)].sum())
+
+
+def _at_work_ms(recording: Recording, metric: str) -> IntArray:
+    """Return the times at which the metric says that the job works."""
+    window = recording.window
+    if metric == "gpu_ofu":
+        values = np.zeros((len(window.times_ms), 1)) if window.gpus is None else window.gpus
+        return window.times_ms[(values > 0).any(axis=1)]
+    held = {**derived(window.fields), **window.fields}
+    return window.times_ms[held[metric] > 0] if metric in held else window.times_ms[:0]
 
 
 def made_days(job_days: float) -> int:
@@ -187,7 +213,8 @@ def _alarms(
     incidents: Sequence[Incident], recording: Recording, metric: str, bound: Bound
 ) -> list[Alarm]:
     """Return the alarms of one job, those that belong to an earlier one left out."""
-    if not len(recording.window.times_ms):
+    at_work_ms = _at_work_ms(recording, metric)
+    if not len(at_work_ms):
         return []
     told = [
         (item.detected_ms if bound == "notify" else item.paged_ms, item)
@@ -201,8 +228,7 @@ def _alarms(
     heard = sorted(
         ((at, item) for at, item in told if at is not None), key=lambda pair: pair[0]
     )
-    first_ms = int(recording.window.times_ms[0])
-    chosen = opening([at for at, _ in heard], start_ms=first_ms)
+    chosen = opening([at for at, _ in heard], start_ms=int(at_work_ms[0]))
     return [
         Alarm(
             job=item.job.id, time_ms=at, onset_ms=item.onset_ms,

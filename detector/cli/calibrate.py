@@ -31,8 +31,8 @@ TARGETS = {"notify": 0.1, "page": 0.001}
 # Made-up job-days without recordings: a few more than it takes to show the target.
 _DAYS = {"notify": 400.0, "page": 3_750.0}
 _KNOBS = {"notify": "caution", "page": "after"}
-# A shorter recording is over before its first hour and one to be watched have passed.
-_LEAST_MS = 7_200_000
+# Of what is left behind the first hour of a recording: at least as long again.
+_LEAST_MS = 3_600_000
 # Options whose value says where the settings came from.
 _SETTINGS_FROM = ("--config", "--models")
 # Alarms in recordings that are listed; the rest are counted.
@@ -97,7 +97,7 @@ def command(
     Exit code 0 when a setting keeps the target, 1 when none does, 2 on bad input, 3 when the
     file cannot be written.
     """
-    from detector.calibration.search import Quiet, made_days
+    from detector.calibration.search import MADE_UP, Quiet, made_days
 
     where = read_config(config_file).content
     folder = models or where.models
@@ -107,10 +107,14 @@ def command(
     wanted = TARGETS[bound] if target is None else target
     if not isfinite(wanted):
         fail(f"--target {wanted} is not a rate: give false alarms a job-day, for example 0.1")
+    metric = next(one.metric for one in content.models if one.name == name)
+    if metric != MADE_UP and (job_days or not paths):
+        fail(f"made-up jobs report {MADE_UP} alone: name recordings that hold {metric}")
     days = job_days if job_days is not None else 0.0 if paths else _DAYS[bound]
     with _interruptible():
-        recordings = _long_enough(read_recordings(paths, quiet=False)) if paths else {}
-        quiet = Quiet(recordings=recordings, made=made_days(days), seed=seed)
+        recordings = _long_enough(read_recordings(paths, quiet=False), metric) if paths else {}
+        made = made_days(days)
+        quiet = Quiet(recordings=recordings, metric=metric, made=made, seed=seed)
         _suffices(quiet, wanted)
         tried = _search(content, name, bound, quiet, target=wanted, workers=workers)
     chosen = next((one for one in tried if one.keeps(wanted)), None)
@@ -173,23 +177,20 @@ def _writable(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def _long_enough(recordings: Mapping[str, Recording]) -> dict[str, Recording]:
-    """Return the recordings that show something; names those that do not."""
-    kept = {
-        job: one
-        for job, one in recordings.items()
-        if len(one.window.times_ms)
-        and one.window.times_ms[-1] - one.window.times_ms[0] >= _LEAST_MS
-    }
+def _long_enough(recordings: Mapping[str, Recording], metric: str) -> dict[str, Recording]:
+    """Return the recordings that show something of the metric; names those that do not."""
+    from detector.calibration.search import watched_ms
+
+    kept = {job: one for job, one in recordings.items() if watched_ms(one, metric) >= _LEAST_MS}
     short = len(recordings) - len(kept)
     if short:
         click.echo(
-            f"left out: {short} of {len(recordings)} jobs are shorter than 2 h; a job's first "
-            "hour is not counted",
+            f"left out: {short} of {len(recordings)} jobs show {metric} above zero for less "
+            "than 2 h; a job's first hour is not counted",
             err=True,
         )
     if not kept:
-        fail("no recording is long enough: each needs at least 2 h")
+        fail(f"no recording is long enough: each needs at least 2 h of {metric} above zero")
     return kept
 
 

@@ -89,3 +89,15 @@ def test_job_days_leave_out_each_jobs_first_hour() -> None:
     jobs = recorded(one=[(0.45, 241)], other=[(0.45, 30)])
     assert Quiet(recordings=jobs).job_days == pytest.approx(3 / 24, rel=0.01)
     assert Quiet(recordings={}, made=made_days(23.0)).job_days >= 23.0
+
+
+def test_time_in_which_a_job_cannot_fall_is_no_job_day() -> None:
+    jobs = recorded(idle=[(0.0, 600)], blind=[(0.45, 120), (np.nan, 480), (0.45, 60)])
+    watched = Quiet(recordings=jobs).job_days
+    assert watched == pytest.approx((60 + 60) / 1440, abs=0.001)
+
+
+def test_days_count_for_the_metric_that_recordings_hold() -> None:
+    jobs = recorded(job=[(0.45, 241)])
+    assert Quiet(recordings=jobs, metric="tokens").job_days == 0
+    assert Quiet(recordings={}, metric="tokens", made=50).job_days == 0

@@ -98,6 +98,11 @@ def test_too_short_recordings_are_named_and_refused(models: Path, tmp_path: Path
     assert "at least 2 h" in refused(file, "--models", models)
 
 
+def test_recordings_without_the_metric_are_refused(models: Path, recordings: Path) -> None:
+    said = refused(recordings, "--models", models, "--model", "tokens")
+    assert "2 h of tokens above zero" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -106,6 +111,8 @@ def test_too_short_recordings_are_named_and_refused(models: Path, tmp_path: Path
         (["nowhere.csv"], "nowhere.csv"),
         (["--models", "nowhere"], "nowhere"),
         (["--target", "nan"], "not a rate"),
+        (["--model", "tokens"], "name recordings that hold tokens"),
+        (["--model", "tokens", "--job-days", 50], "made-up jobs report ofu alone"),
     ],
 )
 def test_bad_input_is_one_clear_line(models: Path, arguments: list[str], says: str) -> None:
