@@ -1,7 +1,7 @@
 """Who is who on the fleet: GPUs, hosts and the jobs that run on them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -154,10 +154,14 @@ class Fleet:
         Host (as :func:`host_key` gives it) -> how many GPUs are seen on it.
     minors
         UUID -> number of its device file, where a source says it.
+    cut
+        UUIDs of GPUs that are read instance by instance: the whole is the sum of them, and
+        nobody's beside them.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
     minors: Mapping[str, int] = field(default_factory=dict)
+    cut: Collection[str] = frozenset()
 
 
 _NOTHING = Fleet()

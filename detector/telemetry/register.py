@@ -27,6 +27,9 @@ from detector.telemetry.slurm import Slurm
 # Values that nobody renewed for so long are taken as of now. Chosen: twice the interval at
 # which dcgm-exporter collects unless it is told otherwise.
 _LONGEST_MS = 60_000
+# Rounds come a little early or late: one that is early by so much still asks. Chosen: half of
+# the shortest interval there is.
+_EARLY_MS = 500
 # Ended holds are remembered so long: longer than any scrape waits to be looked at.
 _REMEMBER_MS = 600_000
 # Runs are remembered for their successors as long as the detector remembers their levels.
@@ -84,7 +87,8 @@ class Register:
         self._identity = identity
         self._cluster = cluster
         self._now_ms = 0
-        self._seen: dict[str, _Seen] = {}
+        # By target too: two exporters of one host collect, and name jobs, each in its own way.
+        self._seen: dict[tuple[str, str], _Seen] = {}
         self._runs: dict[str, Run] = {}
         self._lineages: dict[str, tuple[str, ...]] = {}
         self._shown: dict[str, Job] = {}
@@ -95,7 +99,8 @@ class Register:
         self._now_ms = now_ms
         for known in self._known:
             asked = known.asked_ms
-            if asked is not None and 0 <= now_ms - asked < known.scheduler.every_ms:
+            every_ms = known.scheduler.every_ms - _EARLY_MS
+            if asked is not None and 0 <= now_ms - asked < every_ms:
                 continue
             known.asked_ms = now_ms
             if not known.seeded:
@@ -140,7 +145,7 @@ class Register:
             replace(
                 scrape,
                 readings=tuple(
-                    self._identified(reading, placements, fleet, aliases)
+                    self._identified(reading, scrape.target, placements, fleet, aliases)
                     for reading in scrape.readings
                 ),
             )
@@ -213,13 +218,15 @@ class Register:
     def _identified(
         self,
         reading: Reading,
+        target: str,
         placements: Placements,
         fleet: Fleet,
         aliases: Mapping[str, str],
     ) -> Reading:
+        if not reading.instance and reading.uuid in fleet.cut:
+            return msgspec.structs.replace(reading, jobs=())
         named = self._named(reading, aliases)
-        before = self._seen.get(reading.entity)
-        since_ms, others = self._remember(reading, named, before)
+        since_ms, others = self._remember(reading, target, named)
         held = placements.at(reading, start_ms=since_ms, end_ms=reading.time_ms, fleet=fleet)
         moved = {job for jobs in others for job in jobs}
         if named or moved:
@@ -246,20 +253,21 @@ class Register:
         return tuple(sorted(found))
 
     def _remember(
-        self, reading: Reading, named: tuple[str, ...], before: _Seen | None
+        self, reading: Reading, target: str, named: tuple[str, ...]
     ) -> tuple[int, frozenset[tuple[str, ...]]]:
         """Return since when the values count, and what else labels said in that time.
 
         A counter that is collected less often than it is scraped comes several times: what it
         says is of the time before its first coming, and its successor of the time since then.
         """
-        now = reading.time_ms
+        now, key = reading.time_ms, (target, reading.entity)
+        before = self._seen.get(key)
         if before is None or now - before.fresh_ms > _LONGEST_MS or now < before.time_ms:
             since, said, fresh = now, frozenset({named}), True
         else:
             same = now == before.time_ms if reading.own_clock else _same(reading, before)
             since, said, fresh = before.fresh_ms, before.named | {named}, not same
-        self._seen[reading.entity] = _Seen(
+        self._seen[key] = _Seen(
             time_ms=now,
             fresh_ms=now if fresh else since,
             values=reading.values,
@@ -288,10 +296,10 @@ class Register:
 
     def _forget(self, now_ms: int) -> None:
         """Drop GPUs that are no longer seen, and runs that nobody continues any more."""
-        for entity in [
+        for gpu in [
             key for key, seen in self._seen.items() if now_ms - seen.time_ms > _REMEMBER_MS
         ]:
-            del self._seen[entity]
+            del self._seen[gpu]
         for id in [
             id
             for id, run in self._runs.items()
@@ -334,12 +342,16 @@ def _same(reading: Reading, before: _Seen) -> bool:
 def _fleet(readings: Iterable[Reading]) -> Fleet:
     gpus: dict[str, set[str]] = {}
     minors: dict[str, int] = {}
+    cut: set[str] = set()
     for reading in readings:
         gpus.setdefault(host_key(reading.host), set()).add(reading.uuid)
+        if reading.instance:
+            cut.add(reading.uuid)
         minor = minor_of(reading.labels)
         if minor is not None:
             minors[reading.uuid] = minor
-    return Fleet(counts={host: len(found) for host, found in gpus.items()}, minors=minors)
+    counts = {host: len(found) for host, found in gpus.items()}
+    return Fleet(counts=counts, minors=minors, cut=cut)
 
 
 def schedulers(

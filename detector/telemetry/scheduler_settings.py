@@ -29,7 +29,8 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Certificates to trust for https instead of the system's.
     interval
         How often it is asked. As often as counters are read, a change of hands between two
-        readings is known at once; a longer one spares a busy controller.
+        readings is known at once; a longer one spares a busy controller, and where no label
+        names jobs, readings since the last answer count for whom it named.
     timeout
         How long one answer may take.
     keep
@@ -87,7 +88,8 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         What a pod asks for when it has GPUs: all resources that begin so.
     interval, timeout, keep
         How often the pods are listed, how long one answer may take, and how long the last list
-        counts when there is no new one.
+        counts when there is no new one. A longer interval spares a busy API server; where no
+        label names pods, readings since the last list count for whom it named.
     """
 
     url: str = ""
@@ -95,8 +97,8 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     ca_file: str = ""
     namespace: str = ""
     resources: tuple[str, ...] = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu")
-    # chosen: pods live for hours, and say themselves when they began
-    interval: Duration = Duration.parse("15s")
+    # as often as counters are read: then a change of hands is known before they are counted
+    interval: Duration = Duration.parse("10s")
     timeout: Duration = Duration.parse("8s")
     # chosen: as Slurm's
     keep: Duration = Duration.parse("10m")

@@ -99,6 +99,28 @@ def test_a_counter_collected_less_often_than_scraped_is_nobodys_until_it_is_rene
     assert told[-1] == ("b",)
 
 
+def test_an_exporter_without_job_labels_takes_no_gpu_from_the_one_that_has_them() -> None:
+    register = Register()
+    told = []
+    for at in (0, 10, 20):
+        scrapes = register.identify([
+            Scrape(target="pods", asked_ms=0, readings=(reading(at, pod="w-0"),)),
+            Scrape(target="host", asked_ms=0, readings=(reading(at, at / 1000 + 0.2),)),
+        ])  # fmt: skip
+        told += [(one.jobs, one.handover) for scrape in scrapes for one in scrape.readings]
+    assert told == [(("w-0",), ()), ((), ())] * 3
+
+
+def test_a_gpu_that_is_read_instance_by_instance_is_nobodys_as_a_whole() -> None:
+    slurm = Told(roll=Roll(placements=(on("a", -100),)))
+    register = Register([slurm])
+    register.refresh(T)
+    for whole, job in ((reading(0, hpc_job="9"), "9"), (reading(0, uuid="GPU-1"), "a")):
+        instances = [msgspec.structs.replace(whole, instance=one) for one in ("1", "2")]
+        assert whose(register, whole, *instances) == [(), (job,), (job,)]
+        assert whose(register, whole) == [(job,)]
+
+
 def test_slurm_knows_of_a_change_of_hands_that_no_label_shows() -> None:
     slurm = Told(roll=Roll(placements=(on("a", -100, 14), on("b", 16))))
     register = Register([slurm])
@@ -158,6 +180,14 @@ def test_a_scheduler_is_asked_no_more_often_than_set() -> None:
     for at in range(0, 60, 5):
         register.refresh(T + at * S)
     assert slurm.looks == 6
+
+
+def test_a_round_that_comes_a_little_early_asks_the_scheduler_all_the_same() -> None:
+    slurm = Told(roll=Roll())
+    register = Register([slurm])
+    for at in (0, 9_990, 20_010, 29_995):
+        register.refresh(T + at)
+    assert slurm.looks == 4
 
 
 def run(
