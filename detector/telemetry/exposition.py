@@ -18,6 +18,7 @@ import msgspec
 from detector.metric import BLANKS_INT32, usable
 from detector.reading import Dropped, Reading
 from detector.telemetry.layout import MOST_DROPPED, Cell, Entity, Layout, layout_of
+from detector.telemetry.samples import of_gpu
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -96,10 +97,13 @@ def parse(
         rests = list(map(bytes.removeprefix, lines, layout.layout.starts))
     lasting = layout.layout.lasting and len(page) <= _LARGEST_REMEMBERED
     values = _values_at_once(rests, layout)
+    dropped: tuple[Dropped, ...] = ()
     if values is not None:
-        found = _readings_at_once(values, layout, time_ms=time_ms, host=host)
-        return Page(readings=found, dropped=(), layout=layout if lasting else None)
-    readings, dropped = _one_by_one(rests, layout.layout, time_ms=time_ms, host=host)
+        readings = _readings_at_once(values, layout, time_ms=time_ms, host=host)
+    else:
+        readings, dropped = _one_by_one(rests, layout.layout, time_ms=time_ms, host=host)
+    if layout.layout.instances:
+        readings = _completed(readings, layout.layout.instances)
     return Page(readings=readings, dropped=dropped, layout=layout if lasting else None)
 
 
@@ -169,6 +173,19 @@ def _readings_at_once(
             for entity, part, names in layout.gpus
         ]
     )
+
+
+def _completed(
+    readings: tuple[Reading, ...], instances: Iterable[tuple[int, int]]
+) -> tuple[Reading, ...]:
+    """Give MIG instances what only their whole GPU's lines say, such as the clock."""
+    found = list(readings)
+    for place, whole in instances:
+        one = found[place]
+        shared = of_gpu(found[whole].values)
+        if not shared.keys() <= one.values.keys():
+            found[place] = msgspec.structs.replace(one, values={**shared, **one.values})
+    return tuple(found)
 
 
 def _reading(

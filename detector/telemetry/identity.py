@@ -26,13 +26,24 @@ _CONTROLLER = (
     "batch.kubernetes.io/job-name",
     "job-name",
 )
+
+# Under which keys those come: exporters and Prometheus sanitise them, kube-state-metrics and
+# relabelling put a prefix before them.
+_CONTROLLER_KEYS = tuple(
+    key
+    for name in _CONTROLLER
+    for plain in (re.sub(r"[^a-zA-Z0-9_]", "_", name),)
+    for key in (
+        name, plain, f"label_{plain}", f"pod_label_{plain}",
+        f"exported_{plain}", f"exported_label_{plain}",
+    )
+)  # fmt: skip
+
 # What prologs and exporters write when there is no job; Slurm's ids begin at 1.
 _NO_JOB = frozenset({"0", "none", "null", "(null)", "n/a", "-"})
 
 # Names of the exporters' own pods and containers (NVIDIA's chart and GPU Operator, ROCm's).
 _EXPORTERS = ("dcgm-exporter", "device-metrics-exporter", "gpu-metrics-exporter")
-
-_NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,13 +140,9 @@ def _pod(labels: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _controller(labels: Mapping[str, str]) -> str:
-    """Return what a controller calls the whole job. Prometheus and exporters sanitise keys."""
-    for name in _CONTROLLER:
-        plain = _NO_LABEL.sub("_", name)
-        for key in (name, plain, f"label_{plain}", f"exported_{plain}"):
-            if job := labels.get(key, "").strip():
-                return job
-    return ""
+    """Return what a controller calls the whole job."""
+    named = (labels.get(key, "").strip() for key in _CONTROLLER_KEYS)
+    return next(filter(None, named), "")
 
 
 def _under(namespace: str, name: str) -> str:

@@ -93,6 +93,8 @@ class Layout:
         Lines after whose start nothing may follow: blank ones, and those that can't be read.
     bare
         Lines that start with a name alone: a number must follow.
+    instances
+        Places of MIG instances, and of the whole GPUs that the page has beside them.
     lasting
         Whether it may be remembered; a page that was cut off may not.
     """
@@ -104,6 +106,7 @@ class Layout:
     cells: tuple[Cell, ...]
     entities: tuple[Entity, ...]
     dropped: tuple[Dropped, ...]
+    instances: tuple[tuple[int, int], ...]
     lasting: bool
 
     def rests(self, lines: Sequence[bytes], length: int) -> list[bytes] | None:
@@ -229,6 +232,11 @@ class _Building:
             cells=tuple(self.cells),
             entities=tuple(map(_entity, self._firsts, self._claims)),
             dropped=tuple(self.dropped),
+            instances=tuple(
+                (place, self._places[uuid, ""])
+                for (uuid, instance), place in self._places.items()
+                if instance and (uuid, "") in self._places
+            ),
             lasting=self.lasting,
         )
 

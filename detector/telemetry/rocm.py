@@ -27,6 +27,8 @@ NAMED = {
     "gpu_memory_temperature": (140, 1.0),
 }
 _CLOCKS = ("gpu_clock", "gpu_max_clock")
+# Its first releases wrote their enumeration's names: GPU_CLOCK_TYPE_SYSTEM.
+_ENUM = "gpu_clock_type_"
 
 # Labels that tell the parts of one counter from each other.
 OF_ONE_VALUE = frozenset({"clock_type", "clock_index"})
@@ -45,7 +47,8 @@ def counter_named(name: str, labels: Mapping[str, str]) -> tuple[Counter, float,
     plain = plain[plain.find("gpu_") :] if "gpu_" in plain else plain
     if plain not in NAMED or not any(mark in labels for mark in _MARKS):
         return None
-    if plain in _CLOCKS and labels.get("clock_type", "").lower() != "system":
+    kind = labels.get("clock_type", "").lower().removeprefix(_ENUM)
+    if plain in _CLOCKS and kind != "system":
         return None
     field, scale = NAMED[plain]
     return COUNTERS[field], scale, plain in _CLOCKS

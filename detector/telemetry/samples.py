@@ -120,7 +120,7 @@ def summary(track: Track, clocks: Track, *, interval_us: int, fresh: bool) -> Su
     after = track.until_us if 0 < gap <= 20 * interval_us else newest - interval_us
     values = _means(track, after, newest)
     if track is not clocks:
-        values = _of_gpu(_means(clocks, after, newest)) | values
+        values = of_gpu(_means(clocks, after, newest)) | values
     _clock(clocks, values, after, newest, interval_us)
     if track is clocks:
         _cycles(clocks, values, after, newest)
@@ -139,7 +139,8 @@ _SHARED = ("sm_clock_mhz", "max_sm_clock_mhz", "app_sm_clock_mhz", "clock_event_
            "xid_last", "gpu_temp_c", "memory_temp_c")  # fmt: skip
 
 
-def _of_gpu(values: Mapping[str, float]) -> dict[str, float]:
+def of_gpu(values: Mapping[str, float]) -> dict[str, float]:
+    """Return what of a whole GPU's values holds for each of its instances too."""
     return {name: values[name] for name in _SHARED if name in values}
 
 

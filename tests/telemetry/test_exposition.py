@@ -157,6 +157,21 @@ def test_instances_of_one_gpu_are_readings_of_their_own_and_so_is_the_whole() ->
     assert [reading.entity for reading in page.readings] == ["GPU-1/0", "GPU-1/1", "GPU-1"]
 
 
+def test_an_instance_takes_from_its_gpu_what_only_the_whole_has_and_never_its_power() -> None:
+    lines = [
+        f'{TENSOR}{{gpu="0",UUID="GPU-1",GPU_I_PROFILE="3g.40gb",GPU_I_ID="1"}} 0.25',
+        f'{CLOCK}{{gpu="0",UUID="GPU-1",GPU_I_PROFILE="3g.40gb",GPU_I_ID="2"}} 1500',
+        f'{TENSOR}{{gpu="0",UUID="GPU-1"}} 0.75',
+        f'{CLOCK}{{gpu="0",UUID="GPU-1"}} 1755',
+        'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-1"} 600',
+    ]
+    for page in (read(*lines), read(*lines, f'{CLOCK}{{gpu="1",UUID="GPU-2"}} NaN')):
+        values = {one.entity: one.values for one in page.readings}
+        assert values["GPU-1/1"] == {"tensor_active": 0.25, "sm_clock_mhz": 1755.0}
+        assert values["GPU-1/2"] == {"sm_clock_mhz": 1500.0}
+        assert values["GPU-1"]["tensor_active"] == 0.75
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -306,14 +321,19 @@ AMD = (
 )
 
 
+@pytest.mark.parametrize("kind", ["{}", "GPU_CLOCK_TYPE_{}"])
 @pytest.mark.parametrize("prefix", ["", "amd_"])
-def test_counters_of_rocms_exporter_are_mapped_to_the_same_catalogue(prefix: str) -> None:
+def test_counters_of_rocms_exporter_are_mapped_to_the_same_catalogue(
+    prefix: str, kind: str
+) -> None:
+    system, memory = (kind.format(name if kind == "{}" else name.upper())
+                      for name in ("system", "memory"))  # fmt: skip
     page = read(
         f"{prefix}gpu_prof_tensor_active_percent{{{AMD}}} 42.5",
-        f'{prefix}gpu_clock{{{AMD},clock_index="0",clock_type="system"}} 2000',
-        f'{prefix}gpu_clock{{{AMD},clock_index="1",clock_type="system"}} 2100',
-        f'{prefix}gpu_clock{{{AMD},clock_index="8",clock_type="memory"}} 900',
-        f'{prefix}gpu_max_clock{{{AMD},clock_index="0",clock_type="system"}} 2100',
+        f'{prefix}gpu_clock{{{AMD},clock_index="0",clock_type="{system}"}} 2000',
+        f'{prefix}gpu_clock{{{AMD},clock_index="1",clock_type="{system}"}} 2100',
+        f'{prefix}gpu_clock{{{AMD},clock_index="8",clock_type="{memory}"}} 900',
+        f'{prefix}gpu_max_clock{{{AMD},clock_index="0",clock_type="{system}"}} 2100',
         f"{prefix}gpu_gfx_activity{{{AMD}}} 99",
         f"{prefix}gpu_power_usage{{{AMD}}} 700",
         f"{prefix}gpu_memory_temperature{{{AMD}}} 4294967295",

@@ -31,6 +31,8 @@ from detector.telemetry.identity import IdentitySettings, job_of, minor_of
             "ml/bert",
         ),
         ({"namespace": "ml", "pod": "w-1", "label_ray_io_cluster": "rc"}, "ml/rc"),
+        ({"namespace": "ml", "pod": "w-1", "pod_label_ray_io_cluster": "rc"}, "ml/rc"),
+        ({"namespace": "ml", "pod": "w-1", "exported_label_ray_io_cluster": "rc"}, "ml/rc"),
         # The old namespace's spelling.
         ({"pod_name": "llm-0", "pod_namespace": "ml"}, "ml/llm-0"),
         # What a prolog leaves when there is no job is none.
