@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from detector.analysis.ofu import MAX_RATIO, GpuTable
+from detector.metric import COUNTERS
 from detector.reading import Reading, Scrape
 
 Quality = Literal[
@@ -45,14 +47,18 @@ _OBSERVED_READINGS = 100
 # What is forgotten of GPUs that are gone. Chosen: a node that is rebooted is back sooner.
 _FORGET_MS = 3_600_000
 
+# The one that moves most comes first: it alone tells of most readings that they moved.
+_RATIOS = (
+    "tensor_active",
+    *sorted(counter.name for counter in COUNTERS.values() if counter.name.endswith("_active")),
+)
 # Counters that cannot be 0 on a GPU that is busy. DRAM activity may round to it.
 ENGINES = ("gr_engine_active", "sm_active")
 _NEVER_MS = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A reading with its verdict.
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """A reading with its verdict; a struct for the same reason as the reading is.
 
     Attributes
     ----------
@@ -81,8 +87,7 @@ class Judged:
         return self.quality == "ok" and not math.isnan(self.ofu)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered of one GPU or instance; all times are ours but ``time_ms``.
 
     Attributes
@@ -168,8 +173,8 @@ class MaxClocks:
         if not math.isnan(reported):
             return reported, "dcgm"
         model = self.table.find(reading.model) if reading.model else None
-        if model is not None and model.max_clock is not None:
-            return model.max_clock.in_mhz, "table"
+        if model is not None and model.max_clock_mhz is not None:
+            return model.max_clock_mhz.value, "table"
         if observed[1] >= _OBSERVED_READINGS:
             return observed[0], "observed"
         return math.nan, ""
@@ -267,7 +272,7 @@ class _Moment:
         self.began_ms = before.fresh_ms if self.fresh else before.began_ms
         other = before.jobs is not None and reading.jobs != before.jobs
         self.handed_ms = now_ms if reading.handover or other else before.handed_ms
-        self.frozen = _ratios(reading.values) == _ratios(before.values)
+        self.frozen = _are_same(reading.values, before.values)
 
 
 def _is_fresh(reading: Reading, before: Known) -> bool:
@@ -288,11 +293,12 @@ def _is_fresh(reading: Reading, before: Known) -> bool:
 
 def is_busy(values: Mapping[str, float]) -> bool:
     """Whether some ratio is neither 0 nor 1: all values don't come twice then."""
-    return any(0.0 < value < 1.0 for value in _ratios(values))
+    return any(0.0 < values.get(name, 0.0) < 1.0 for name in _RATIOS)
 
 
-def _ratios(values: Mapping[str, float]) -> tuple[float, ...]:
-    return tuple(value for name, value in values.items() if name.endswith("_active"))
+def _are_same(values: Mapping[str, float], before: Mapping[str, float]) -> bool:
+    """Whether all ratios are bit for bit what they were."""
+    return all(values.get(name) == before.get(name) for name in _RATIOS)
 
 
 def _judged(at: _Moment, top: tuple[float, ClockSource], *, failing: str) -> Judged:
@@ -315,13 +321,13 @@ def _ofu(reading: Reading, max_clock_mhz: float) -> tuple[float, tuple[str, ...]
     """Return OFU, NaN where counters are missing, and which those are."""
     tensor = reading.values.get("tensor_active", math.nan)
     clock = reading.values.get("sm_clock_mhz", math.nan)
+    value = tensor * clock / max_clock_mhz
+    if not math.isnan(value):
+        return min(1.0, value), ()
     needed = {
         "tensor_active": tensor, "sm_clock_mhz": clock, "max_sm_clock_mhz": max_clock_mhz,
     }  # fmt: skip
-    missing = tuple(name for name, value in needed.items() if math.isnan(value))
-    if missing:
-        return math.nan, missing
-    return min(1.0, tensor * clock / max_clock_mhz), ()
+    return math.nan, tuple(name for name, one in needed.items() if math.isnan(one))
 
 
 def _verdict(
@@ -332,7 +338,7 @@ def _verdict(
     if at.handed_ms > at.began_ms or reading.handover:
         now = ", ".join(reading.handover or reading.jobs) or "nobody"
         return "handover", f"changed hands within the interval, now {now}"
-    counters = [name for name in missing if name != "max_sm_clock_mhz"]
+    counters = missing and [name for name in missing if name != "max_sm_clock_mhz"]
     if counters and failing == "contention":
         return "contention", "another profiler holds the counters of this host"
     if counters and before is not None and before.complete:
@@ -380,8 +386,10 @@ def _is_mismatch(reading: Reading) -> bool:
     A job that hangs and spins keeps the engine active, and an idle GPU is not busy.
     """
     values = reading.values
+    if values.get("tensor_active", 0.0) != 0.0:
+        return False
     engines = [values[name] for name in ENGINES if name in values]
-    if not engines or any(engines) or values.get("tensor_active", 0.0) != 0.0:
+    if not engines or any(engines):
         return False
     if "gpu_util_pct" in values:
         return values["gpu_util_pct"] >= _BUSY_PCT
