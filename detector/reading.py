@@ -5,10 +5,15 @@ past the one filter for blanks and sentinels (:func:`detector.metric.usable`). A
 not there was not read, was blank, or was none; ``Dropped`` says which lines those were.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
+
+# The GPUs before Hopper that can be divided: GA100, as the driver names its boards.
+_GA100 = re.compile(r"(?<![A-Z0-9])(A100|A800|A30|PG506)X?(?![0-9])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         What else the source says of it (pod, namespace, partition, ...), as it says it.
     sharing
         The same of those that share the GPU with the first: one more set of labels each.
+    reporter
+        Whose counters they are: DCGM's, or the driver's own.
     """
 
     uuid: str
@@ -80,6 +87,17 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     handover: tuple[str, ...] = ()
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     sharing: tuple[Mapping[str, str], ...] = ()
+    reporter: Literal["dcgm", "nvml"] = "dcgm"
+
+    @property
+    def mig_scaling_uncertain(self) -> bool:
+        """Whether nothing says what its ratios are shares of.
+
+        Before Hopper an instance's counters are scaled by the smallest instance beside it, or
+        by the one compute instance that works (NVIDIA/DCGM issues 138, 152, 248): two
+        instances can't be compared. So it is where the model is unknown.
+        """
+        return bool(self.instance) and (not self.model or bool(_GA100.search(self.model)))
 
     @property
     def entity(self) -> str:

@@ -42,7 +42,7 @@ class Part:
         The job's GPUs on this host, in the order of their index. A MIG instance stands there
         as ``<uuid>/<instance>``.
     gpu_ofu
-        OFU of each, in that order; NaN where it is not usable.
+        OFU of each, in that order; NaN where it is not usable, or can't be held to the others'.
     faults
         Verdict -> how many GPUs are not usable by it. One that lacks a counter is ``blank``.
     fresh
@@ -141,7 +141,10 @@ def _part(job: str, host: str, here: Sequence[Judged], *, time_ms: int) -> Part:
         gpus=len(usable),
         fields=_fields([one.reading for one in usable]),
         roster=tuple(_gpu(one.reading) for one in here),
-        gpu_ofu=tuple(one.ofu if one.usable else math.nan for one in here),
+        gpu_ofu=tuple(
+            one.ofu if one.usable and not one.reading.mig_scaling_uncertain else math.nan
+            for one in here
+        ),
         faults=dict(Counter(fault_of(one) for one in here if not one.usable)),
         fresh=any(not one.repeat for one in usable) if usable else True,
     )

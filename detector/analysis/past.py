@@ -258,7 +258,8 @@ def _sum_up(
         _count_faults(found, np.where(own & there, judged.faults[at], ""))
         number = int(past.who.index) if past.who.index.isdecimal() else None
         gpu = Gpu(uuid=past.who.entity, host=past.who.host, index=number)
-        found.columns[past.who.entity] = gpu, mine
+        alone = past.who.mig_scaling_uncertain  # not to be held to the others
+        found.columns[past.who.entity] = gpu, np.full_like(mine, np.nan) if alone else mine
         _sum_fields(found, past, at, usable)
 
 

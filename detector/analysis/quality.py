@@ -24,7 +24,8 @@ Quality = Literal[
     "ok", "stale", "frozen", "blank", "zero_mismatch", "contention",
     "clock_source_changed", "out_of_bounds", "handover",
 ]  # fmt: skip
-ClockSource = Literal["dcgm", "config", "table", "observed", ""]
+ClockSource = Literal["dcgm", "nvml", "config", "table", "observed", ""]
+REPORTED: tuple[ClockSource, ...] = ("dcgm", "nvml")  # the GPU itself says it
 
 # What is repeated for longer than this was not collected anew. dcgm-exporter collects every
 # 30 s by default, and one collection may fail.
@@ -67,7 +68,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     ofu
         0..1; NaN where it cannot be computed.
     reason
-        Why the verdict is not ``ok``, or why there is no OFU all the same; "" otherwise.
+        Why the verdict is not ``ok``; else why there is no OFU all the same, or what its OFU
+        can't be compared with; "" otherwise.
     repeat
         The very reading that was judged before: it stands for its GPU and is no new evidence.
     """
@@ -171,7 +173,7 @@ class MaxClocks:
         if math.isnan(reported) and known is not None:
             reported = known.reported_mhz  # it is static, and some sources tell it seldom
         if not math.isnan(reported):
-            return reported, "dcgm"
+            return reported, reading.reporter
         model = self.table.find(reading.model) if reading.model else None
         if model is not None and model.max_clock_mhz is not None:
             return model.max_clock_mhz.value, "table"
@@ -310,11 +312,23 @@ def _judged(at: _Moment, top: tuple[float, ClockSource], *, failing: str) -> Jud
         jobs=() if quality == "handover" else reading.jobs,
         ofu=value if quality == "ok" else math.nan,
         quality=quality,
-        reason=reason or (f"missing: {', '.join(missing)}" if missing else ""),
+        reason=reason or _remark(reading, missing, failing=failing),
         max_clock_mhz=top[0],
         max_clock_source=top[1],
         repeat=not at.fresh,
     )
+
+
+def _remark(reading: Reading, missing: tuple[str, ...], *, failing: str) -> str:
+    """Return what is to be known of a reading that is well."""
+    if missing:
+        return f"missing: {', '.join(missing)}" + (f" ({failing})" if failing else "")
+    if reading.mig_scaling_uncertain:
+        return (
+            "mig_scaling_uncertain: before Hopper, OFU of an instance compares with its own "
+            "past alone"
+        )
+    return ""
 
 
 def _ofu(reading: Reading, max_clock_mhz: float) -> tuple[float, tuple[str, ...]]:

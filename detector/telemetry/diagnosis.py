@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from detector.analysis.quality import Judged, Quality
+from detector.analysis.quality import REPORTED, Judged, Quality
 from detector.reading import Reading, Scrape
 from detector.telemetry import remedies
 from detector.telemetry.remedies import BAD, FAILING, NEEDED, ROWS, UNANSWERED, WISHED, Kind
@@ -193,7 +193,7 @@ def _counters(target: _Target) -> Iterator[Symptom]:
 
 
 def _max_clock(target: _Target) -> Iterator[Symptom]:
-    lacking = [one for one in target.judged if one.max_clock_source != "dcgm"]
+    lacking = [one for one in target.judged if one.max_clock_source not in REPORTED]
     if not lacking:
         return
     unknown = [one for one in lacking if not one.max_clock_source]
@@ -281,16 +281,15 @@ def _verdicts(target: _Target) -> Iterator[Symptom]:
 
 
 def _mig(target: _Target) -> Iterator[Symptom]:
-    slices = [reading for reading in target.readings if reading.instance]
+    slices = [reading for reading in target.readings if reading.mig_scaling_uncertain]
     if slices:
         profiles = Counter(reading.profile or "?" for reading in slices)
         yield Symptom(
-            kind="mig",
+            kind="mig_scaling_uncertain",
             level="note",
             place=target.place,
-            reason=f"{len(slices)} MIG instances ({', '.join(sorted(profiles))}): before "
-            "Hopper, OFU of instances of different sizes can't be compared; each has its own "
-            "history",
+            reason=f"{len(slices)} MIG instances ({', '.join(sorted(profiles))}) before "
+            "Hopper: their OFU can't be compared with each other's, and is not",
             remedy="nothing to mend; compare an instance with its own past alone",
         )
 

@@ -216,7 +216,7 @@ class Gpm:
                 Reading(
                     uuid=gpu.uuid, instance=instance, profile=profile, host=self._host,
                     index=str(gpu.index), model=gpu.model, time_ms=now_ms, own_clock=True,
-                    values=values, labels=labels,
+                    values=values, labels=labels, reporter="nvml",
                 )
             )  # fmt: skip
         return found, without

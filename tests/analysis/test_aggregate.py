@@ -25,11 +25,12 @@ def judged(
     quality: Quality = "ok",
     repeat: bool = False,
     instance: str = "",
+    model: str = "NVIDIA H100",
     **values: float,
 ) -> Judged:
     reading = Reading(
-        uuid=uuid, host=host, index=index, instance=instance, time_ms=NOW, values=values,
-        jobs=jobs,
+        uuid=uuid, host=host, index=index, instance=instance, model=model, time_ms=NOW,
+        values=values, jobs=jobs,
     )  # fmt: skip
     value = ofu if quality == "ok" else math.nan
     return Judged(reading=reading, jobs=jobs, ofu=value, quality=quality, repeat=repeat)
@@ -70,6 +71,18 @@ def test_instances_of_a_gpu_stand_in_the_roster_by_themselves() -> None:
     found = [judged("A", instance="2", index="0"), judged("A", instance="1", index="0")]
     (part,) = parts(found, time_ms=NOW)
     assert uuids(part) == ["A/1", "A/2"]
+
+
+@pytest.mark.parametrize(
+    ("model", "compared"),
+    [("NVIDIA H100", True), ("NVIDIA A100-SXM4-40GB", False), ("A30", False), ("", False)],
+)
+def test_instances_before_hopper_are_not_held_to_each_other(model: str, compared: bool) -> None:
+    found = [judged("A", 0.1 * (i + 1), instance=str(i), model=model) for i in range(4)]
+    (part,) = parts(found, time_ms=NOW)
+    assert part.gpus == 4
+    assert part.ofu == pytest.approx(0.25)
+    assert [math.isnan(value) for value in part.gpu_ofu] == [not compared] * 4
 
 
 def test_of_two_answers_about_a_gpu_the_better_one_counts_whatever_the_host_is_called() -> None:

@@ -226,6 +226,18 @@ def test_an_instance_may_read_a_little_above_one(clocks: MaxClocks) -> None:
     assert (judged[0].quality, judged[0].ofu) == ("ok", 1.0)
 
 
+def test_an_instance_before_hopper_says_that_its_scale_is_uncertain(clocks: MaxClocks) -> None:
+    models = ("NVIDIA A100-SXM4-80GB", "NVIDIA A30", H100, "NVIDIA RTX A3000")
+    found = [
+        rounds(clocks, [replace(busy(0), model=model, instance=instance)])[0][0]
+        for model in models
+        for instance in ("", "2")
+    ]
+    marked = [one.reason.startswith("mig_scaling_uncertain: ") for one in found]
+    assert marked == [False, True] * 2 + [False] * 4
+    assert all(one.usable for one in found)
+
+
 def test_a_clock_above_its_maximum_is_out_of_bounds(clocks: MaxClocks) -> None:
     judged, _ = rounds(clocks, [busy(0, sm_clock_mhz=2100.0), busy(1, sm_clock_mhz=1985.0)])
     assert words(judged) == ["out_of_bounds", "ok"]
@@ -240,6 +252,8 @@ def test_the_maximal_clock_is_the_best_that_is_known(content: Content) -> None:
     override = MaxClocks(table=content.gpus, configured={"NVIDIA X1": 2000.0})
     reported = rounds(table, [replace(busy(0), model=H100)])[0][0]
     assert (reported.max_clock_mhz, reported.max_clock_source) == (1980.0, "dcgm")
+    driver = rounds(table, [replace(busy(0), reporter="nvml")])[0][0]
+    assert (driver.max_clock_mhz, driver.max_clock_source) == (1980.0, "nvml")
     listed = rounds(table, [known])[0][0]
     assert (listed.max_clock_mhz, listed.max_clock_source) == (1980.0, "table")
     said = rounds(override, [unknown])[0][0]

@@ -38,7 +38,7 @@ def test_once_waits_for_what_takes_two_samples(
     record = json.loads(line)
     assert record["job"] is None
     assert record["gpus"][0]["ofu"] == pytest.approx(0.3)
-    assert record["gpus"][0]["max_clock_source"] == "dcgm"
+    assert record["gpus"][0]["max_clock_source"] == "nvml"
 
 
 def test_a_node_without_dcgm_is_told_what_to_install(tmp_path: Path) -> None:
