@@ -24,9 +24,11 @@ from detector.telemetry.scheduler import Roll, Run, Scheduler, SchedulerError
 from detector.telemetry.scheduler_settings import KubernetesSettings, SlurmSettings
 from detector.telemetry.slurm import Slurm
 
-# Values that nobody renewed for so long are taken as of now. Chosen: twice the interval at
-# which dcgm-exporter collects unless it is told otherwise.
-_LONGEST_MS = 60_000
+# Values of a GPU that was not seen just before are a mean of so long: the interval at which
+# dcgm-exporter collects unless it is told otherwise.
+_COLLECTED_MS = 30_000
+# Those that nobody renewed for so long are taken for such. Chosen: one collection may fail.
+_LONGEST_MS = 2 * _COLLECTED_MS
 # Rounds come a little early or late: one that is early by so much still asks. Chosen: half of
 # the shortest interval there is.
 _EARLY_MS = 500
@@ -263,15 +265,15 @@ class Register:
         now, key = reading.time_ms, (target, reading.entity)
         before = self._seen.get(key)
         if before is None or now - before.fresh_ms > _LONGEST_MS or now < before.time_ms:
-            since, said, fresh = now, frozenset({named}), True
+            since, said, same = now - _COLLECTED_MS, frozenset({named}), False
         else:
             same = now == before.time_ms if reading.own_clock else _same(reading, before)
-            since, said, fresh = before.fresh_ms, before.named | {named}, not same
+            since, said = before.fresh_ms, before.named | {named}
         self._seen[key] = _Seen(
             time_ms=now,
-            fresh_ms=now if fresh else since,
+            fresh_ms=since if same else now,
             values=reading.values,
-            named=frozenset({named}) if fresh else said,
+            named=said if same else frozenset({named}),
         )
         return since, said - {named}
 
@@ -311,8 +313,18 @@ class Register:
 
 
 def _take(known: _Known, roll: Roll, *, now_ms: int) -> None:
-    """File an answer: a hold that it no longer lists ended somewhere since the last one."""
-    holds = {_begun(one): one for one in roll.placements}
+    """File an answer: a hold that it no longer lists ended somewhere since the last one.
+
+    And one that is new began since then, whatever its job's beginning: the job grew, or was
+    stopped meanwhile.
+    """
+    holds: dict[Placement, Placement] = {}
+    for one in roll.placements:
+        key = _begun(one)
+        met = known.holds.get(key)
+        since_ms = one.start_ms if known.as_of_ms is None else known.as_of_ms + 1
+        start_ms = max(one.start_ms, since_ms) if met is None else met.start_ms
+        holds[key] = msgspec.structs.replace(one, start_ms=start_ms)
     for key, one in known.holds.items():
         if key in holds:
             continue

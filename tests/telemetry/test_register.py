@@ -115,10 +115,10 @@ def test_a_gpu_that_is_read_instance_by_instance_is_nobodys_as_a_whole() -> None
     slurm = Told(roll=Roll(placements=(on("a", -100),)))
     register = Register([slurm])
     register.refresh(T)
-    for whole, job in ((reading(0, hpc_job="9"), "9"), (reading(0, uuid="GPU-1"), "a")):
+    for whole, name in ((reading(0, hpc_job="9"), "9"), (reading(0, uuid="GPU-1"), "a")):
         instances = [msgspec.structs.replace(whole, instance=one) for one in ("1", "2")]
-        assert whose(register, whole, *instances) == [(), (job,), (job,)]
-        assert whose(register, whole) == [(job,)]
+        assert whose(register, whole, *instances) == [(), (name,), (name,)]
+        assert whose(register, whole) == [(name,)]
 
 
 def test_slurm_knows_of_a_change_of_hands_that_no_label_shows() -> None:
@@ -138,6 +138,26 @@ def test_a_job_that_left_the_list_ended_somewhere_since_the_last_look() -> None:
     register.refresh(T + 11 * S)
     told += [whose(register, reading(at))[0] for at in (11, 21)]
     assert told == [("a",), (), ()]
+
+
+def test_a_gpu_that_joins_a_running_job_is_nobodys_in_the_interval_in_which_it_joined() -> None:
+    slurm, told = Told(), []
+    register = Register([slurm])
+    # Slurm says of the second node what it says of the job: that it began 100 s ago.
+    second = msgspec.structs.replace(on("a", -100), host="n2")
+    for at in (0, 10, 20):
+        slurm.roll = Roll(placements=(on("a", -100), *([second] if at else [])))
+        register.refresh(T + at * S)
+        there = msgspec.structs.replace(reading(at, uuid="GPU-1"), host="n2")
+        told.append(whose(register, reading(at), there))
+    assert told == [[("a",), ()], [("a",), ("-a",)], [("a",), ("a",)]]
+
+
+def test_a_gpu_that_changed_hands_just_before_it_is_seen_first_is_nobodys_at_first() -> None:
+    register = Register([Told(roll=Roll(placements=(on("a", -900, -5), on("b", -3))))])
+    register.refresh(T)
+    told = [whose(register, reading(at))[0] for at in (0, 10)]
+    assert told == [("-a", "-b"), ("b",)]
 
 
 def test_labels_win_over_what_a_scheduler_says_of_the_host() -> None:
