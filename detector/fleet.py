@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
@@ -144,6 +145,9 @@ class Held:
     handover: tuple[str, ...] = ()
 
 
+_NOBODY = Held()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """What is known of hosts' GPUs, by which placements without UUIDs are read.
@@ -192,6 +196,8 @@ class Placements:
         A GPU of which a hold begins or ends in between is nobody's: its counters are a mean
         over two tenants, or over a tenant and nobody.
         """
+        if not self.all:
+            return _NOBODY
         host = host_key(seat.host)
         near = [
             *self._by_uuid.get(seat.uuid, ()),
@@ -210,6 +216,7 @@ class Placements:
         return Held(handover=jobs)
 
 
+@lru_cache(maxsize=16_384)  # asked for each GPU of each round; chosen: hosts of a large fleet
 def host_key(host: str) -> str:
     """Return what a host is known by: ``N017.example.org:9400`` is ``n017``."""
     name = host.strip().lower()

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -59,13 +60,20 @@ class _Known:
         return self.as_of_ms is not None and now_ms - self.as_of_ms <= self.scheduler.keep_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """What a GPU's last reading said: with which values, renewed when, and for whom since."""
+class _Said(NamedTuple):
+    """What one set of labels says: a scheduler's job, the pod, and the job by all of them."""
 
-    time_ms: int
+    scheduled: str
+    pod: str
+    job: str
+
+
+class _Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU's last reading, what its labels say, renewed when, and for whom since."""
+
+    reading: Reading
+    said: tuple[_Said, ...]
     fresh_ms: int
-    values: Mapping[str, float]
     named: frozenset[tuple[str, ...]]
 
 
@@ -227,55 +235,33 @@ class Register:
     ) -> Reading:
         if not reading.instance and reading.uuid in fleet.cut:
             return msgspec.structs.replace(reading, jobs=())
-        named = self._named(reading, aliases)
-        since_ms, others = self._remember(reading, target, named)
+        key = target, reading.entity
+        before = self._seen.get(key)
+        said = self._said(reading, before)
+        named = _named(reading, said, aliases)
+        since_ms, others, self._seen[key] = _followed(reading, said, named, before)
         held = placements.at(reading, start_ms=since_ms, end_ms=reading.time_ms, fleet=fleet)
-        moved = {job for jobs in others for job in jobs}
-        if named or moved:
-            handover = moved | set(held.handover)
-            handover |= set(named) if handover or others else set()
-            jobs: tuple[str, ...] = () if handover or others else named
-        else:
-            jobs, handover = held.jobs, set(held.handover)
-            if not jobs and not handover:
-                return msgspec.structs.replace(reading, jobs=()) if reading.jobs else reading
+        if others or held.handover:
+            moved = (job for jobs in others for job in jobs)
+            between = tuple(sorted({*named, *moved, *held.handover}))
+            return msgspec.structs.replace(reading, jobs=(), handover=between)
+        jobs = named or held.jobs
         for job in jobs:
             self._show(job, reading)
-        return msgspec.structs.replace(reading, jobs=jobs, handover=tuple(sorted(handover)))
+        return msgspec.structs.replace(reading, jobs=jobs)
 
-    def _named(self, reading: Reading, aliases: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the jobs that a reading's labels name, by their scheduler's own ids."""
-        found = set(reading.jobs)
-        for labels in (reading.labels, *reading.sharing):
-            # A pod's owners say more surely than its labels which job it is of.
-            name = scheduled(labels, self._identity)
-            pod = "" if name else aliases.get(pod_of(labels), "")
-            name = name or pod or job_of(labels, self._identity)
-            found |= {aliases.get(name, name)} - {""}
-        return tuple(sorted(found))
-
-    def _remember(
-        self, reading: Reading, target: str, named: tuple[str, ...]
-    ) -> tuple[int, frozenset[tuple[str, ...]]]:
-        """Return since when the values count, and what else labels said in that time.
-
-        A counter that is collected less often than it is scraped comes several times: what it
-        says is of the time before its first coming, and its successor of the time since then.
-        """
-        now, key = reading.time_ms, (target, reading.entity)
-        before = self._seen.get(key)
-        if before is None or now - before.fresh_ms > _LONGEST_MS or now < before.time_ms:
-            since, said, same = now - _COLLECTED_MS, frozenset({named}), False
-        else:
-            same = now == before.time_ms if reading.own_clock else _same(reading, before)
-            since, said = before.fresh_ms, before.named | {named}
-        self._seen[key] = _Seen(
-            time_ms=now,
-            fresh_ms=since if same else now,
-            values=reading.values,
-            named=said if same else frozenset({named}),
+    def _said(self, reading: Reading, before: _Seen | None) -> tuple[_Said, ...]:
+        """Return what each set of a reading's labels says: mostly what it said before."""
+        if before is not None and _labels(reading) == _labels(before.reading):
+            return before.said
+        return tuple(
+            _Said(
+                scheduled(labels, self._identity),
+                pod_of(labels),
+                job_of(labels, self._identity),
+            )
+            for labels in _labels(reading)
         )
-        return since, said - {named}
 
     def _show(self, job: str, reading: Reading) -> None:
         if job not in self._shown:
@@ -299,7 +285,9 @@ class Register:
     def _forget(self, now_ms: int) -> None:
         """Drop GPUs that are no longer seen, and runs that nobody continues any more."""
         for gpu in [
-            key for key, seen in self._seen.items() if now_ms - seen.time_ms > _REMEMBER_MS
+            key
+            for key, seen in self._seen.items()
+            if now_ms - seen.reading.time_ms > _REMEMBER_MS
         ]:
             del self._seen[gpu]
         for id in [
@@ -347,7 +335,50 @@ def _begun(placement: Placement) -> Placement:
     return msgspec.structs.replace(placement, end_ms=None)
 
 
-def _same(reading: Reading, before: _Seen) -> bool:
+def _labels(reading: Reading) -> tuple[Mapping[str, str], ...]:
+    return (reading.labels, *reading.sharing)
+
+
+def _named(
+    reading: Reading, said: Iterable[_Said], aliases: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the jobs that a reading's labels name, by their scheduler's own ids."""
+    found = set(reading.jobs)
+    for labels in said:
+        # A pod's owners say more surely than its labels which job it is of.
+        name = labels.scheduled or aliases.get(labels.pod, "") or labels.job
+        found.add(aliases.get(name, name))
+    found.discard("")
+    return tuple(sorted(found))
+
+
+def _followed(
+    reading: Reading, said: tuple[_Said, ...], named: tuple[str, ...], before: _Seen | None
+) -> tuple[int, frozenset[tuple[str, ...]], _Seen]:
+    """Return since when the values count, what else labels said in that time, and what to keep.
+
+    A counter that is collected less often than it is scraped comes several times: what it
+    says is of the time before its first coming, and its successor of the time since then.
+    """
+    now, only = reading.time_ms, frozenset({named})
+    if before is None or now - before.fresh_ms > _LONGEST_MS or now < before.reading.time_ms:
+        since, all_named, same = now - _COLLECTED_MS, only, False
+    else:
+        same = _same(reading, before.reading)
+        since, all_named = before.fresh_ms, before.named | only
+    seen = _Seen(
+        reading=reading,
+        said=said,
+        fresh_ms=since if same else now,
+        named=all_named if same else only,
+    )
+    return since, all_named - only, seen
+
+
+def _same(reading: Reading, before: Reading) -> bool:
+    """Whether a reading is the one before, handed out once more."""
+    if reading.own_clock:
+        return reading.time_ms == before.time_ms
     return bool(reading.values) and reading.values == before.values
 
 
