@@ -124,6 +124,24 @@ def test_receivers_have_plain_names_of_their_own(
     assert "receiver[0].name" in problems(tmp_path, text)[0]
 
 
+@pytest.mark.parametrize(
+    "kind", ['"exporter"\ntargets = ["a"]', '"prometheus"\nurl = "http://a"']
+)
+@pytest.mark.parametrize(
+    ("login", "told"),
+    [
+        ('username = "u"', "go together"),
+        ('password_env = "P"', "go together"),
+        ('username = "u"\npassword_env = "P"\nbearer_env = "B"', "not both"),
+    ],
+)
+def test_half_a_login_of_a_source_or_two_are_refused(
+    tmp_path: Path, kind: str, login: str, told: str
+) -> None:
+    (problem,) = problems(tmp_path, f"[[source]]\ntype = {kind}\n{login}\n")
+    assert told in problem
+
+
 @pytest.mark.parametrize("text", ['cluster = " "', '[tick]\ninterval = "10ms"'])
 def test_values_that_cannot_work_are_refused(tmp_path: Path, text: str) -> None:
     assert len(problems(tmp_path, text)) == 1

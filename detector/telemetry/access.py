@@ -7,6 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from detector.tables import ContentErrors
 from detector.telemetry.prometheus_settings import PrometheusSettings
 from detector.telemetry.settings import ExporterSettings
 from detector.telemetry.source import SourceError
@@ -24,6 +25,30 @@ def authorization(
     if settings.username:
         return basic(settings.username, secret(settings, "password"))
     return {}
+
+
+def signing(
+    settings: ExporterSettings | PrometheusSettings, secret: Secret
+) -> Callable[[], dict[str, str]]:
+    """Return what gives the header that signs in, by what its file holds then.
+
+    Service accounts' tokens are rotated every hour. It raises SourceError where the file cannot
+    be read any more.
+
+    Raises
+    ------
+    ContentErrors
+        When the secret cannot be read now.
+    """
+    authorization(settings, secret)
+
+    def sign_in() -> dict[str, str]:
+        try:
+            return authorization(settings, secret)
+        except ContentErrors as errors:
+            raise SourceError("; ".join(map(str, errors.problems))) from None
+
+    return sign_in
 
 
 def basic(user: str, password: str) -> dict[str, str]:

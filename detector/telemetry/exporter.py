@@ -8,7 +8,7 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,8 @@ from detector.httpdate import http_date_ms
 from detector.reading import Scrape
 from detector.telemetry.access import (
     Secret,
-    authorization,
     basic,
+    signing,
     tls_context,
     without_secrets,
 )
@@ -70,11 +70,11 @@ class Exporter:
         settings: ExporterSettings,
         targets: Targets,
         *,
-        headers: Mapping[str, str],
+        sign_in: Callable[[], Mapping[str, str]],
         tls: ssl.SSLContext | bool,
     ) -> None:
         self._settings, self._targets = settings, targets
-        self._headers, self._tls = dict(headers), tls
+        self._sign_in, self._tls = sign_in, tls
         self._known: dict[str, _Target] = {}
         self._session: aiohttp.ClientSession | None = None
         self._loop = uvloop.new_event_loop()
@@ -99,11 +99,12 @@ class Exporter:
         Raises
         ------
         SourceError
-            When it is not known whom to ask.
+            When it is not known whom to ask, or the secret cannot be read.
         """
+        signed = self._sign_in()
         urls = self._targets.find(now_ms)
         self._known = {url: self._known.get(url) or _target(url) for url in urls}
-        asking = asyncio.run_coroutine_threadsafe(self._round(now_ms), self._loop)
+        asking = asyncio.run_coroutine_threadsafe(self._round(now_ms, signed), self._loop)
         try:
             scrapes = asking.result(timeout=self._settings.timeout / 1000 + 5)
         except FutureTimeoutError:
@@ -117,28 +118,31 @@ class Exporter:
         ]
         return scrapes
 
-    async def _round(self, now_ms: int) -> list[Scrape]:
+    async def _round(self, now_ms: int, signed: Mapping[str, str]) -> list[Scrape]:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, keepalive_timeout=120),
                 timeout=aiohttp.ClientTimeout(total=self._settings.timeout / 1000),
                 # Compression saves network and costs both ends more CPU than the parse.
-                headers={
-                    "Accept-Encoding": "identity",
-                    "Accept": "text/plain",
-                    **self._headers,
-                },
+                headers={"Accept-Encoding": "identity", "Accept": "text/plain"},
                 auto_decompress=True,
                 trust_env=False,
             )
-        asked = [self._one(self._session, one, now_ms) for one in self._known.values()]
+        asked = [
+            self._one(self._session, one, one.headers or signed, now_ms)
+            for one in self._known.values()
+        ]
         return list(await asyncio.gather(*asked))
 
     async def _one(
-        self, session: aiohttp.ClientSession, target: _Target, now_ms: int
+        self,
+        session: aiohttp.ClientSession,
+        target: _Target,
+        signed: Mapping[str, str],
+        now_ms: int,
     ) -> Scrape:
         try:
-            page, date = await _page(session, target)
+            page, date = await _page(session, target.url, signed)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # TimeoutError is an OSError.
             reason = _reason(error, self._settings)
@@ -170,13 +174,13 @@ def build(settings: ExporterSettings, *, secret: Secret) -> Exporter:
 
     Raises
     ------
-    SourceError
-        When the certificates cannot be read.
+    ContentErrors, SourceError
+        When the secret or the certificates cannot be read.
     """
     return Exporter(
         settings,
         Targets(settings),
-        headers=authorization(settings, secret),
+        sign_in=signing(settings, secret),
         tls=tls_context(settings) or True,
     )
 
@@ -196,7 +200,9 @@ def _target(url: str) -> _Target:
     )
 
 
-async def _page(session: aiohttp.ClientSession, target: _Target) -> tuple[bytes, str]:
+async def _page(
+    session: aiohttp.ClientSession, url: str, signed: Mapping[str, str]
+) -> tuple[bytes, str]:
     """Return a target's page and its HTTP date.
 
     Raises
@@ -204,9 +210,9 @@ async def _page(session: aiohttp.ClientSession, target: _Target) -> tuple[bytes,
     ValueError
         When the answer is no page of metrics.
     """
-    async with session.get(target.url, headers=target.headers, allow_redirects=False) as answer:
+    async with session.get(url, headers=signed, allow_redirects=False) as answer:
         if answer.status != 200:
-            raise ValueError(_refused(answer))
+            raise ValueError(_refused(answer, signed=bool(signed)))
         if answer.content_type == "text/html":
             msg = "that is a web page, no exporter; is the path right (/metrics)?"
             raise ValueError(msg)
@@ -223,8 +229,10 @@ async def _page(session: aiohttp.ClientSession, target: _Target) -> tuple[bytes,
         return b"".join(pieces), answer.headers.get("Date", "")
 
 
-def _refused(answer: aiohttp.ClientResponse) -> str:
+def _refused(answer: aiohttp.ClientResponse, *, signed: bool) -> str:
     match answer.status:
+        case 401 | 403 if signed:
+            return f"HTTP {answer.status}: the password or token is not accepted (any more)"
         case 401 | 403:
             return f"HTTP {answer.status}: give username and password_file, or bearer_file"
         case 404:

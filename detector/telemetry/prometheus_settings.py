@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from detector.series import Duration, at_least
+from detector.telemetry.settings import one_login
 
 _SELECT = re.compile(r'\{\s*(?:[A-Za-z_]\w*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"\s*,?\s*)*\}')
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -81,6 +82,11 @@ class PrometheusSettings(
         if not _SELECT.fullmatch(self.select.strip()):
             msg = f'select must look like {{cluster="a", job=~"dcgm.*"}}, not {self.select}'
             raise ValueError(msg)
+        one_login(
+            self.username,
+            password=self.password_file or self.password_env,
+            bearer=self.bearer_file or self.bearer_env,
+        )
         at_least("window", self.window, Duration(2_000))
         at_least("timeout", self.timeout, Duration(1_000))
         for name, value in self.headers.items():

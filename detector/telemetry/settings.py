@@ -112,6 +112,22 @@ def url_of(target: str, settings: TargetSettings) -> str:
     return parts._replace(netloc=netloc, path=path, fragment="").geturl()
 
 
+def one_login(username: str, *, password: str, bearer: str) -> None:
+    """Refuse ways to sign in that are none, or two.
+
+    Raises
+    ------
+    ValueError
+        With what belongs together.
+    """
+    if bool(username) != bool(password):
+        msg = "username and password_file (or password_env) go together"
+        raise ValueError(msg)
+    if password and bearer:
+        msg = "either username and a password, or a bearer token, not both"
+        raise ValueError(msg)
+
+
 class ExporterSettings(
     TargetSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="exporter"
 ):
@@ -122,7 +138,7 @@ class ExporterSettings(
     timeout
         How long a target may take; shorter than the interval of collection.
     username, password_file, password_env
-        For basic authentication.
+        For basic authentication. Files of secrets are read anew at each round.
     bearer_file, bearer_env
         A token instead.
     ca_file
@@ -144,11 +160,9 @@ class ExporterSettings(
     def __post_init__(self) -> None:
         """Refuse ways to sign in that are none, or two."""
         super().__post_init__()
-        password = bool(self.password_file or self.password_env)
-        if bool(self.username) != password:
-            msg = "username and password_file (or password_env) go together"
-            raise ValueError(msg)
-        if password and (self.bearer_file or self.bearer_env):
-            msg = "either username and a password, or a bearer token, not both"
-            raise ValueError(msg)
+        one_login(
+            self.username,
+            password=self.password_file or self.password_env,
+            bearer=self.bearer_file or self.bearer_env,
+        )
         at_least("timeout", self.timeout, Duration(100))

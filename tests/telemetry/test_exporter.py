@@ -19,6 +19,7 @@ import pytest
 
 from detector.reading import Scrape
 from detector.series import Duration
+from detector.sources import source
 from detector.telemetry.access import without_secrets
 from detector.telemetry.exporter import Exporter, build
 from detector.telemetry.settings import ExporterSettings
@@ -305,6 +306,29 @@ def test_a_user_and_a_password_are_sent() -> None:
     assert basic(sent[0]) == f"prom:{SECRET}ä"
     assert basic(sent[1]) == "own:p@ss"  # the target's own go before the source's
     assert sent[2] == f"Bearer {SECRET}"
+
+
+def test_a_token_is_sent_as_its_file_has_it_at_each_round(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first")
+
+    def answer(asked: Asked) -> Reply:
+        good = asked.headers["authorization"] == f"Bearer {token.read_text()}"
+        return page(asked) if good else (401, {}, b"")
+
+    with serving(answer) as served:
+        settings = ExporterSettings(targets=(served.target,), bearer_file=str(token))
+        with closing(source(settings)) as exporter:
+            for text in ("first", "second"):  # service accounts' tokens change every hour
+                token.write_text(text)
+                assert exporter.scrape(NOW_MS)[0].readings
+            token.unlink()
+            with pytest.raises(SourceError, match=f"{token}: .*bearer_file.*No such file"):
+                exporter.scrape(NOW_MS)
+            token.write_text("third")
+            assert exporter.scrape(NOW_MS)[0].readings
+            served.answer = lambda _: (401, {}, b"")
+            assert "not accepted" in exporter.scrape(NOW_MS)[0].error
 
 
 def basic(header: str) -> str:

@@ -189,7 +189,10 @@ def test_a_compressed_answer_is_read(server: tuple[str, Told]) -> None:
 def test_credentials_tenants_and_the_path_are_sent(server: tuple[str, Told]) -> None:
     url, told = server
     settings = PrometheusSettings(
-        url=f"{url}/", username="ofu", headers={"X-Scope-OrgID": "team-a"}
+        url=f"{url}/",
+        username="ofu",
+        password_env="P",
+        headers={"X-Scope-OrgID": "team-a"},
     )
     secrets = {"password": "p:w"}
     source = build(settings, secret=lambda settings, key: secrets.get(key, ""))
