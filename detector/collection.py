@@ -74,11 +74,13 @@ class Collection:
             self._collector.deliver(found, self._sink)
         except OSError as error:
             if str(error) != self._stuck:
-                self._log.error("collected_in_vain", reason=str(error), action="trying again")
+                action = "kept, as far as there is room, until the store is back"
+                self._log.error("collected_in_vain", reason=str(error), action=action)
             self._stuck = str(error)
             return
         if self._stuck:
-            self._log.info("back_to_normal", part="collect")
+            lost, self._collector.lost = self._collector.lost, 0
+            self._log.info("back_to_normal", part="collect", parts_lost=lost)
         self._stuck = ""
 
     def _tell(self, troubles: frozenset[str]) -> None:

@@ -14,7 +14,7 @@ _AHEAD_MS, _BEHIND_MS = 10_000, 25_000
 _STEADY_MS = 3_000
 _STEADY_PARTS = 3
 # Entries whose arrival is not about now were not posted just now.
-_NOW_MS = 60_000
+NOW_MS = 60_000
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class HostClocks:
     def offset_ms(self, host: str, *, said_ms: int, arrived_ms: int, now_ms: int) -> int:
         """Return by how much the host's clock is off, ms: above 0 it is fast, 0 it is right."""
         off_ms = said_ms - arrived_ms
-        if -_BEHIND_MS <= off_ms <= _AHEAD_MS or abs(arrived_ms - now_ms) > _NOW_MS:
+        if -_BEHIND_MS <= off_ms <= _AHEAD_MS or abs(arrived_ms - now_ms) > NOW_MS:
             self._hosts.pop(host, None)
             return 0
         known = self._hosts.get(host)

@@ -20,7 +20,7 @@ from detector.store.crew import Crew
 from detector.store.entries import decode, entry_ms, safe
 from detector.store.errors import StoreError
 from detector.store.history import History, Sample
-from detector.store.host_clocks import HostClocks
+from detector.store.host_clocks import NOW_MS, HostClocks
 from detector.store.keys import Keys
 from detector.store.letters import Letter, is_usable, job_of, read, time_of
 from detector.store.server import Command, Server
@@ -58,8 +58,15 @@ class InboxReport:
 
 @dataclass(slots=True)
 class _Slot:
-    """One job's scrape: the last part of each host, its own reports, and their entries."""
+    """One job's scrape: the last part of each host, its own reports, and their entries.
 
+    Attributes
+    ----------
+    since_ms
+        When the first of them came.
+    """
+
+    since_ms: int
     parts: dict[str, Letter] = field(default_factory=dict)
     reports: list[Letter] = field(default_factory=list)
     ids: list[bytes] = field(default_factory=list)
@@ -114,7 +121,7 @@ class Inbox:
             return InboxReport(rejected=1)
         self._told_type = False
         letters, done = self._opened(entries, now_ms=now_ms)
-        samples, direct = self._sorted(letters)
+        samples, direct = self._sorted(letters, now_ms=now_ms)
         done += direct
         for job, start in self._due(now_ms):
             slot = self._slots.pop((job, start))
@@ -208,13 +215,15 @@ class Inbox:
             return [("from_the_future", safe(given.get(b"ts", b"")))]
         return []
 
-    def _sorted(self, letters: Iterable[Letter]) -> tuple[list[Sample], list[bytes]]:
+    def _sorted(
+        self, letters: Iterable[Letter], *, now_ms: int
+    ) -> tuple[list[Sample], list[bytes]]:
         """File the hosts' parts; return the others, and the ids that are done with."""
         samples = []
         done = []
         for letter in letters:
             if letter.host or (letter.reports and self._joins(letter)):
-                if not self._filed(letter):
+                if not self._filed(letter, now_ms=now_ms):
                     self._refuse(letter.job, letter.id, "late", f"host {safe(letter.host)}")
                     done.append(letter.id)
                 continue
@@ -248,13 +257,17 @@ class Inbox:
         fields = {name: value for name, value in report.fields.items() if name in REPORTED}
         return Sample(job=report.job, time_ms=time_ms, ofu=nan, fields=fields, movable=True)
 
-    def _filed(self, letter: Letter) -> bool:
+    def _filed(self, letter: Letter, *, now_ms: int) -> bool:
         """Put a part to its scrape; False when that was merged without it."""
         start, crew = self._start(letter), self._crew(letter.job)
         if start <= crew.closed_ms:
             crew.hear([letter.host], start_ms=start)
             return False
-        slot = self._slots.setdefault((letter.job, start), _Slot())
+        came_ms = entry_ms(letter.id)
+        known = came_ms - now_ms <= NOW_MS  # else the server's clock is another
+        slot = self._slots.setdefault(
+            (letter.job, start), _Slot(since_ms=came_ms if known else 0)
+        )
         slot.ids.append(letter.id)
         if letter.reports:
             slot.reports.append(letter)
@@ -270,7 +283,9 @@ class Inbox:
         latest: dict[str, int] = {}
         for (job, start), slot in self._slots.items():
             complete = self._crews[job].is_complete(slot.parts, start_ms=start)
-            if complete or now_ms >= start + self._settings.scrape + self._settings.wait:
+            # Hosts that could not report for a while bring old parts, each in its own time.
+            over_ms = max(start + self._settings.scrape, slot.since_ms)
+            if complete or now_ms >= over_ms + self._settings.wait:
                 latest[job] = max(start, latest.get(job, start))
         # Streams take no entry before their last: an earlier scrape goes with a later one.
         due = [key for key in self._slots if key[1] <= latest.get(key[0], -1)]

@@ -25,6 +25,9 @@ from detector.telemetry.source import Source, SourceError
 # seconds.
 _CLOCK_OFF_MS = 10_000
 
+# Parts that are kept while the store is away: ten minutes of 300 hosts, or 40 MB.
+_MOST_OWED = 20_000
+
 
 class Sink(Protocol):
     """Where the parts go. Raises OSError when the store is out of reach."""
@@ -90,6 +93,13 @@ class Collector:
         again once it has come back.
     interval_ms
         Time between two rounds; parts have the nearest multiple of it as their time.
+
+    Attributes
+    ----------
+    owed
+        Parts that the store has not taken yet, oldest first.
+    lost
+        How many were given up since, because they were too many.
     """
 
     def __init__(
@@ -108,6 +118,8 @@ class Collector:
         self._introduced: frozenset[str] = frozenset()
         self._restarts: tuple[tuple[str, ContextEvent], ...] = ()
         self._clocks_off: dict[str, str] = {}
+        self.owed: tuple[Part, ...] = ()
+        self.lost = 0
 
     def round(self, now_ms: int) -> Round:
         """Ask every source once and return what was found."""
@@ -138,10 +150,13 @@ class Collector:
         Raises
         ------
         OSError
-            When the store is out of reach: then the round may be delivered again.
+            When the store is out of reach: then its parts go with those of the next round.
         """
         self._restarts += self._register.restarts()
-        jobs = frozenset(part.job for part in found.parts)
+        parts = (*self.owed, *found.parts)
+        self.owed = parts[-_MOST_OWED:]
+        self.lost += len(parts) - len(self.owed)
+        jobs = frozenset(part.job for part in self.owed)
         if new := jobs - self._introduced:
             sink.introduce(self._register.describe(sorted(new)))
         # Who was gone is introduced again: that is rare, and what is remembered stays bounded.
@@ -149,7 +164,8 @@ class Collector:
         if self._restarts:
             sink.announce(self._restarts)
             self._restarts = ()
-        sink.post(found.parts)
+        sink.post(self.owed)
+        self.owed = ()
 
     def _compare_clocks(self, scrapes: Iterable[Scrape]) -> None:
         """Note whose clock is off; a target says its time now and then only."""

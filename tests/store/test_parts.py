@@ -320,10 +320,28 @@ def test_a_backlog_that_is_worked_off_is_no_wrong_clock(bench: Bench) -> None:
         entry = f"{NOW + 300_000 + at}-1"
         mail(bench.client, entry, *flat)
     bench.inbox.drain(NOW + 301_000)
-    assert len(bench.window().times_ms) == 28
+    bench.inbox.drain(NOW + 316_000)
+    assert len(bench.window().times_ms) == 30
     bench.settle(60)
     rejects = bench.history.increments({}, now_ms=NOW + 700_000).rejects
     assert rejects == ()
+
+
+def test_hosts_that_were_kept_from_reporting_are_brought_together_in_their_own_time(
+    bench: Bench,
+) -> None:
+    """The server was away for five minutes; each host then posts what it kept."""
+    back = NOW + 300_000
+    for host, late, uuid in (("n1", 200, "A"), ("n2", 9_000, "B")):
+        for at in range(30):
+            (flat,) = written([made(of({uuid: 0.5}), host, at)])
+            mail(bench.client, f"{back + late}-{at}", *flat)
+        bench.inbox.drain(back + late + 300)
+    bench.inbox.drain(back + 16_000)
+    window = bench.window()
+    assert window.times_ms.tolist() == [NOW + at * SLOT for at in range(30)]
+    assert set(window.fields["gpus"].tolist()) == {2.0}
+    assert bench.history.increments({}, now_ms=back + 20_000).rejects == ()
 
 
 names = st.text(st.characters(codec="utf-8", exclude_characters=","), min_size=1, max_size=8)

@@ -239,17 +239,31 @@ def test_who_a_job_is_goes_before_its_first_sample_and_once(
     assert [part.time_ms for part in sink.posted] == [_T0, _T0 + 10_000, _T0 + 20_000]
 
 
-def test_what_a_store_that_was_away_has_not_got_is_delivered_again(
+def test_what_a_store_that_was_away_has_not_got_goes_with_the_next_round(
     making: Callable[..., Collector],
 ) -> None:
     collector, sink = making(_Source(_well)), _Sink(away=True)
-    found = collector.round(_T0)
-    with pytest.raises(OSError, match="refused"):
-        collector.deliver(found, sink)
+    for n in range(3):
+        with pytest.raises(OSError, match="refused"):
+            collector.deliver(collector.round(_T0 + n * 10_000), sink)
     sink.away = False
-    collector.deliver(found, sink)
+    collector.deliver(collector.round(_T0 + 30_000), sink)
     assert sink.introduced == ["7"]
-    assert len(sink.posted) == 1
+    assert [part.time_ms - _T0 for part in sink.posted] == [0, 10_000, 20_000, 30_000]
+    collector.deliver(collector.round(_T0 + 40_000), sink)
+    assert len(sink.posted) == 5
+
+
+def test_what_is_kept_for_a_store_that_is_away_is_bounded_and_the_oldest_goes(
+    making: Callable[..., Collector],
+) -> None:
+    hosts = [_scrape(_T0, target=f"n{n}:9400") for n in range(3_000)]
+    collector, sink = making(_Source(lambda now: hosts)), _Sink(away=True)
+    for n in range(8):
+        with pytest.raises(OSError, match="refused"):
+            collector.deliver(collector.round(_T0 + n * 10_000), sink)
+    assert (len(collector.owed), collector.lost) == (20_000, 4_000)
+    assert collector.owed[0].time_ms == _T0 + 10_000
 
 
 def test_rounds_a_little_early_or_late_are_of_their_slot(
