@@ -158,13 +158,15 @@ def fault_of(one: Judged) -> str:
 def _fields(readings: Sequence[Reading]) -> dict[str, float]:
     found = {}
     for name, counters in COUNTERS_OF.items():
-        values = [
-            sum(reading.values[counter] for counter in counters)
-            for reading in readings
-            if all(counter in reading.values for counter in counters)
-        ]
-        if values:
-            found[name] = _mean(values)
+        sums = []
+        for reading in readings:
+            total = 0.0
+            for counter in counters:
+                total += reading.values.get(counter, math.nan)
+            if not math.isnan(total):
+                sums.append(total)
+        if sums:
+            found[name] = _mean(sums)
     return found
 
 
