@@ -58,7 +58,7 @@ ENGINES = ("gr_engine_active", "sm_active")
 _NEVER_MS = -1
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
+class Judged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A reading with its verdict; a struct for the same reason as the reading is.
 
     Attributes
@@ -89,7 +89,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         return self.quality == "ok" and not math.isnan(self.ofu)
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class Known(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is remembered of one GPU or instance; all times are ours but ``time_ms``.
 
     Attributes

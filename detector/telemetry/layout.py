@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from detector.metric import Counter
 from detector.reading import Dropped
 from detector.telemetry import rocm
@@ -41,8 +43,7 @@ _LOWERED = frozenset(
 _OLD = {"pod_name": "pod", "pod_namespace": "namespace", "container_name": "container"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A value that is ours: what it is, and what of.
 
     Attributes
@@ -65,8 +66,7 @@ class Cell:
     pooled: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entity:
+class Entity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a page says of one GPU, or one MIG instance of it; see ``Reading``."""
 
     uuid: str

@@ -9,7 +9,6 @@ import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import msgspec
 
@@ -60,7 +59,7 @@ class _Known:
         return self.as_of_ms is not None and now_ms - self.as_of_ms <= self.scheduler.keep_ms
 
 
-class _Said(NamedTuple):
+class _Said(msgspec.Struct, frozen=True, gc=False):
     """What one set of labels says: a scheduler's job, the pod, and the job by all of them."""
 
     scheduled: str
@@ -68,13 +67,13 @@ class _Said(NamedTuple):
     job: str
 
 
-class _Seen(msgspec.Struct, frozen=True, kw_only=True):
+class _Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A GPU's last reading, what its labels say, renewed when, and for whom since."""
 
     reading: Reading
     said: tuple[_Said, ...]
     fresh_ms: int
-    named: frozenset[tuple[str, ...]]
+    named: tuple[tuple[str, ...], ...]
 
 
 class Register:
@@ -354,25 +353,25 @@ def _named(
 
 def _followed(
     reading: Reading, said: tuple[_Said, ...], named: tuple[str, ...], before: _Seen | None
-) -> tuple[int, frozenset[tuple[str, ...]], _Seen]:
+) -> tuple[int, list[tuple[str, ...]], _Seen]:
     """Return since when the values count, what else labels said in that time, and what to keep.
 
     A counter that is collected less often than it is scraped comes several times: what it
     says is of the time before its first coming, and its successor of the time since then.
     """
-    now, only = reading.time_ms, frozenset({named})
+    now = reading.time_ms
     if before is None or now - before.fresh_ms > _LONGEST_MS or now < before.reading.time_ms:
-        since, all_named, same = now - _COLLECTED_MS, only, False
+        since, others, same = now - _COLLECTED_MS, [], False
     else:
+        since, others = before.fresh_ms, [one for one in before.named if one != named]
         same = _same(reading, before.reading)
-        since, all_named = before.fresh_ms, before.named | only
     seen = _Seen(
         reading=reading,
         said=said,
         fresh_ms=since if same else now,
-        named=all_named if same else only,
+        named=(named, *others) if same else (named,),
     )
-    return since, all_named - only, seen
+    return since, others, seen
 
 
 def _same(reading: Reading, before: Reading) -> bool:
