@@ -107,22 +107,28 @@ def parts(judged: Iterable[Judged], *, time_ms: int) -> tuple[Part, ...]:
     time_ms
         The round's own time, by our clock: hosts whose clocks differ still come together.
     """
-    best: dict[tuple[str, str], Judged] = {}
-    for one in judged:
-        for job in one.jobs:
-            key = job, one.reading.entity
-            other = best.get(key)
-            # Two targets say the same of a GPU; the better answer counts, whatever they call
-            # its host.
-            if other is None or (one.usable, not one.repeat) > (other.usable, not other.repeat):
-                best[key] = one
     grouped: defaultdict[tuple[str, str], list[Judged]] = defaultdict(list)
-    for (job, _), one in best.items():
+    for (job, _), one in best_of(judged).items():
         grouped[job, one.reading.host].append(one)
     return tuple(
         _part(job, host, sorted(here, key=_place), time_ms=time_ms)
         for (job, host), here in grouped.items()
     )
+
+
+def best_of(judged: Iterable[Judged]) -> Mapping[tuple[str, str], Judged]:
+    """Return job and entity -> the reading that counts: the best, where targets show several.
+
+    Whatever they call its host.
+    """
+    best: dict[tuple[str, str], Judged] = {}
+    for one in judged:
+        for job in one.jobs:
+            key = job, one.reading.entity
+            other = best.get(key)
+            if other is None or (one.usable, not one.repeat) > (other.usable, not other.repeat):
+                best[key] = one
+    return best
 
 
 def _place(one: Judged) -> tuple[int, str, str]:

@@ -73,10 +73,17 @@ def _round(config: "Config", kind: str | None, targets: tuple[str, ...]) -> "Rou
 
 
 def _by_job(found: "Round") -> dict[str | None, list["Judged"]]:
+    from detector.analysis.aggregate import best_of
+
+    counted = best_of(found.judged)
     grouped: defaultdict[str | None, list[Judged]] = defaultdict(list)
-    for one in found.judged:
-        for job in one.jobs or (None,):
-            grouped[job].append(one)
+    for (job, _), one in counted.items():
+        grouped[job].append(one)
+    # What one target has no job for may have one by another.
+    owned = {entity for _, entity in counted}
+    idle = {one.reading.entity: one for one in reversed(found.judged) if not one.jobs}
+    if spare := [one for entity, one in idle.items() if entity not in owned]:
+        grouped[None] = spare[::-1]
     return dict(sorted(grouped.items(), key=lambda item: (item[0] is None, item[0] or "")))
 
 

@@ -1,6 +1,7 @@
 """The verbs ``ofuwatch collect --once`` and ``ofuwatch doctor``, against pages over HTTP."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,18 @@ def test_the_mean_of_a_job_is_over_its_usable_gpus_alone() -> None:
         assert line["n"] == len(usable)
         mean = pytest.approx(sum(usable) / len(usable), abs=1e-6) if usable else None
         assert line["ofu"] == mean
+
+
+def test_a_gpu_that_two_exporters_show_counts_once_and_for_the_job_that_one_names() -> None:
+    labelled = _page("05_k8s_pods")
+    plain = re.sub(rb',(container|namespace|pod)="[^"]*"', b"", labelled)
+    with serving(_always(labelled)) as one, serving(_always(plain)) as other:
+        alone = _jobs("--target", f"{one.url}/metrics")
+        both = _jobs("--target", f"{other.url}/metrics", "--target", f"{one.url}/metrics")
+    assert len(alone) > 2
+    for line in (*alone.values(), *both.values()):
+        del line["timestamp"]
+    assert both == alone
 
 
 def test_idle_gpus_stand_under_no_job() -> None:
