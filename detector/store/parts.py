@@ -32,8 +32,11 @@ class Parts:
         self._history = history
 
     def post(self, parts: Sequence[Part]) -> None:
-        """Write each part as its host's entry of the inbox, in one round trip."""
-        flats = written([part for part in parts if is_job(part.job)])
+        """Write each part as its host's entry of the inbox, in one round trip.
+
+        An id that no key can be made of is refused there, and told.
+        """
+        flats = written(parts)
         replies = self._server.pipeline(["XADD", self._key, "*", *flat] for flat in flats)
         for reply in replies:
             if isinstance(reply, redis.RedisError):

@@ -14,7 +14,10 @@ from detector.telemetry import rocm
 LONGEST_START = 65_536
 
 _NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:.-]*)[ \t]*")
-_LABEL = re.compile(r'\s*([^\s=,{}"]+)\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*(,|(?=\}))', re.ASCII)
+# Prometheus 3 puts names in quotes that hold more than letters, digits and underscores.
+_LABEL = re.compile(
+    r'\s*"?([^\s=,{}"]+)"?\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*(,|(?=\}))', re.ASCII
+)
 _CLOSE = re.compile(r"\s*\}", re.ASCII)
 _BLANKS = re.compile(r"[ \t]*")
 _ESCAPED = re.compile(r'\\([\\"n])')

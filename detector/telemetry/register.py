@@ -36,6 +36,8 @@ _EARLY_MS = 500
 _REMEMBER_MS = 600_000
 # Runs are remembered for their successors as long as the detector remembers their levels.
 _RUNS_MS = 8 * 24 * 3_600_000
+# Jobs that only labels describe are remembered up to so many; chosen, some 5 MB.
+_MOST_SHOWN = 10_000
 # Words of exporters for who a job belongs to (AMD's and the Slurm job exporter's).
 _OWNER = ("job_user", "user")
 _TEAM = ("account", "exported_namespace", "namespace")
@@ -283,6 +285,8 @@ class Register:
 
     def _forget(self, now_ms: int) -> None:
         """Drop GPUs that are no longer seen, and runs that nobody continues any more."""
+        if len(self._shown) > _MOST_SHOWN:
+            self._shown.clear()  # those that go on are shown again by this round's readings
         for gpu in [
             key
             for key, seen in self._seen.items()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -325,6 +326,15 @@ def test_a_backlog_that_is_worked_off_is_no_wrong_clock(bench: Bench) -> None:
     bench.settle(60)
     rejects = bench.history.increments({}, now_ms=NOW + 700_000).rejects
     assert rejects == ()
+
+
+def test_an_id_that_no_key_can_be_made_of_is_told_and_costs_no_other(bench: Bench) -> None:
+    good = made(of({"A": 0.5}), "n1", 0)
+    bench.parts.post([replace(good, job="x" * 513), good])
+    bench.settle(0)
+    assert bench.window().fields["ofu"].tolist() == [0.5]
+    (told,) = bench.history.increments({}, now_ms=NOW + 30_000).rejects
+    assert (told.reason, told.detail[:3]) == ("no_job", "xxx")
 
 
 def test_hosts_that_were_kept_from_reporting_are_brought_together_in_their_own_time(

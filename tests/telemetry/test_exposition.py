@@ -112,6 +112,11 @@ def test_labels_are_kept_as_they_are_but_for_those_that_say_nothing() -> None:
     }
 
 
+def test_a_name_of_a_label_may_stand_in_quotes() -> None:
+    page = read(f'{CLOCK}{{gpu="0",UUID="GPU-1","ray.io/cluster"="r","pod"="p"}} 1755')
+    assert only(page).labels == {"ray.io/cluster": "r", "pod": "p"}
+
+
 def test_what_the_last_xid_was_is_no_other_job() -> None:
     page = read(
         f'{CLOCK}{{gpu="0",UUID="GPU-1",hpc_job="7"}} 1755',

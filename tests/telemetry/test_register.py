@@ -283,6 +283,17 @@ def test_a_job_that_only_labels_tell_is_described_by_them() -> None:
     assert (told.cluster, told.lineage) == ("east", ())
 
 
+def test_what_labels_say_of_jobs_is_remembered_up_to_a_bound() -> None:
+    register = Register()
+    for at in range(0, 600, 10):
+        register.refresh(T + at * S)
+        pods = [reading(at, uuid=f"GPU-{n}", pod=f"p{at}-{n}", user="ann") for n in range(400)]
+        whose(register, *pods)
+    assert len(register._shown) <= 10_400
+    whose(register, *(msgspec.structs.replace(one, time_ms=T + 700 * S) for one in pods))
+    assert {one.owner for one in register.describe(["p590-0", "p590-399"])} == {"ann"}
+
+
 def test_the_hpc_mapping_says_which_job_has_which_gpu(tmp_path: Path) -> None:
     (tmp_path / "0").write_text("48213\n")
     (tmp_path / "1").write_text("48214\n\n48215 \n")
