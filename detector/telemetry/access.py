@@ -8,17 +8,14 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from detector.tables import ContentErrors
-from detector.telemetry.prometheus_settings import PrometheusSettings
-from detector.telemetry.settings import ExporterSettings
+from detector.telemetry.sign_in import SignIn
 from detector.telemetry.source import SourceError
 
 # Reads what ``<key>_file`` or ``<key>_env`` of some settings point to; "" for nothing.
 Secret = Callable[[msgspec.Struct, str], str]
 
 
-def authorization(
-    settings: ExporterSettings | PrometheusSettings, secret: Secret
-) -> dict[str, str]:
+def authorization(settings: SignIn, secret: Secret) -> dict[str, str]:
     """Return the header that signs in: a bearer token, else user and password, else none."""
     if bearer := secret(settings, "bearer"):
         return {"Authorization": f"Bearer {bearer}"}
@@ -27,9 +24,7 @@ def authorization(
     return {}
 
 
-def signing(
-    settings: ExporterSettings | PrometheusSettings, secret: Secret
-) -> Callable[[], dict[str, str]]:
+def signing(settings: SignIn, secret: Secret) -> Callable[[], dict[str, str]]:
     """Return what gives the header that signs in, by what its file holds then.
 
     Service accounts' tokens are rotated every hour. It raises SourceError where the file cannot
@@ -57,7 +52,7 @@ def basic(user: str, password: str) -> dict[str, str]:
     return {"Authorization": f"Basic {pair}"}
 
 
-def tls_context(settings: ExporterSettings | PrometheusSettings) -> ssl.SSLContext | None:
+def tls_context(settings: SignIn) -> ssl.SSLContext | None:
     """Return what is trusted; None for the system's certificates.
 
     Raises

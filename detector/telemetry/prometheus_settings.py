@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from detector.series import Duration, at_least
-from detector.telemetry.settings import one_login
+from detector.telemetry.sign_in import SignIn
 
 _SELECT = re.compile(r'\{\s*(?:[A-Za-z_]\w*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"\s*,?\s*)*\}')
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -14,7 +14,7 @@ _OURS = ("authorization", "content-type", "content-length", "host", "accept", "u
 
 
 class PrometheusSettings(
-    msgspec.Struct,
+    SignIn,
     tag_field="type",
     tag="prometheus",
     frozen=True,
@@ -40,14 +40,6 @@ class PrometheusSettings(
         How much of the past is asked for when a job is seen for the first time; "0s" for none.
     headers
         Sent along, such as ``X-Scope-OrgID``. No place for secrets.
-    username, password_file, password_env
-        For basic authentication.
-    bearer_file, bearer_env
-        A token instead.
-    ca_file
-        Certificates to trust for https instead of the system's.
-    verify
-        False takes any certificate.
     """
 
     url: str
@@ -57,17 +49,11 @@ class PrometheusSettings(
     replica_labels: tuple[str, ...] = ("replica", "prometheus_replica", "__replica__")
     timeout: Duration = Duration.parse("8s")
     past: Duration = Duration.parse("6h")
-    headers: dict[str, str] = {}
-    username: str = ""
-    password_file: str = ""
-    password_env: str = ""
-    bearer_file: str = ""
-    bearer_env: str = ""
-    ca_file: str = ""
-    verify: bool = True
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what can't work, with what to write instead."""
+        super().__post_init__()
         try:
             parts = urlsplit(self.url)
             host, _ = parts.hostname, parts.port
@@ -82,11 +68,6 @@ class PrometheusSettings(
         if not _SELECT.fullmatch(self.select.strip()):
             msg = f'select must look like {{cluster="a", job=~"dcgm.*"}}, not {self.select}'
             raise ValueError(msg)
-        one_login(
-            self.username,
-            password=self.password_file or self.password_env,
-            bearer=self.bearer_file or self.bearer_env,
-        )
         at_least("window", self.window, Duration(2_000))
         at_least("timeout", self.timeout, Duration(1_000))
         for name, value in self.headers.items():

@@ -7,6 +7,7 @@ import msgspec
 
 from detector.series import Duration, at_least
 from detector.telemetry.identity import IdentitySettings
+from detector.telemetry.sign_in import SignIn
 
 _SERVICE = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[-a-z0-9]+)?"
@@ -38,7 +39,7 @@ class CollectSettings(IdentitySettings, frozen=True, kw_only=True, forbid_unknow
                 raise ValueError(msg)
 
 
-class TargetSettings(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+class TargetSettings(SignIn, frozen=True, kw_only=True, tag_field="type"):
     """How targets are found; several ways add up.
 
     Attributes
@@ -59,6 +60,7 @@ class TargetSettings(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
         How often DNS and Kubernetes are asked, and files looked at.
     """
 
+    name: str = "exporter"
     targets: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     dns_srv: tuple[str, ...] = ()
@@ -70,6 +72,7 @@ class TargetSettings(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
 
     def __post_init__(self) -> None:
         """Refuse what can't be asked."""
+        super().__post_init__()
         if self.scheme not in ("http", "https"):
             msg = f'scheme must be "http" or "https", not {self.scheme!r}'
             raise ValueError(msg)
@@ -112,22 +115,6 @@ def url_of(target: str, settings: TargetSettings) -> str:
     return parts._replace(netloc=netloc, path=path, fragment="").geturl()
 
 
-def one_login(username: str, *, password: str, bearer: str) -> None:
-    """Refuse ways to sign in that are none, or two.
-
-    Raises
-    ------
-    ValueError
-        With what belongs together.
-    """
-    if bool(username) != bool(password):
-        msg = "username and password_file (or password_env) go together"
-        raise ValueError(msg)
-    if password and bearer:
-        msg = "either username and a password, or a bearer token, not both"
-        raise ValueError(msg)
-
-
 class ExporterSettings(
     TargetSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="exporter"
 ):
@@ -137,32 +124,11 @@ class ExporterSettings(
     ----------
     timeout
         How long a target may take; shorter than the interval of collection.
-    username, password_file, password_env
-        For basic authentication. Files of secrets are read anew at each round.
-    bearer_file, bearer_env
-        A token instead.
-    ca_file
-        Certificates to trust for https instead of the system's.
-    verify
-        False takes any certificate.
     """
 
-    name: str = "exporter"
     timeout: Duration = Duration.parse("5s")
-    username: str = ""
-    password_file: str = ""
-    password_env: str = ""
-    bearer_file: str = ""
-    bearer_env: str = ""
-    ca_file: str = ""
-    verify: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse ways to sign in that are none, or two."""
+        """Refuse a timeout that no target can keep."""
         super().__post_init__()
-        one_login(
-            self.username,
-            password=self.password_file or self.password_env,
-            bearer=self.bearer_file or self.bearer_env,
-        )
         at_least("timeout", self.timeout, Duration(100))

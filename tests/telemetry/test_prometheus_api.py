@@ -188,21 +188,15 @@ def test_a_compressed_answer_is_read(server: tuple[str, Told]) -> None:
 
 def test_credentials_tenants_and_the_path_are_sent(server: tuple[str, Told]) -> None:
     url, told = server
-    settings = PrometheusSettings(
-        url=f"{url}/",
-        username="ofu",
-        password_env="P",
-        headers={"X-Scope-OrgID": "team-a"},
-    )
-    secrets = {"password": "p:w"}
-    source = build(settings, secret=lambda settings, key: secrets.get(key, ""))
-    source.scrape(0)
+    headers = {"X-Scope-OrgID": "team-a"}
+    basic = PrometheusSettings(url=f"{url}/", username="ofu", password_env="P", headers=headers)
+    build(basic, secret=lambda _, key: "p:w" if key == "password" else "").scrape(0)
     _, path, headers, _ = told.asked[0]
     assert path == "/base/api/v1/query"
     assert headers["Authorization"] == "Basic b2Z1OnA6dw=="
     assert headers["X-Scope-OrgID"] == "team-a"
-    secrets["bearer"] = "token"
-    build(settings, secret=lambda settings, key: secrets.get(key, "")).scrape(0)
+    bearer = PrometheusSettings(url=url, bearer_env="B")
+    build(bearer, secret=lambda _, key: "token" if key == "bearer" else "").scrape(0)
     assert told.asked[1][2]["Authorization"] == "Bearer token"
 
 
@@ -260,6 +254,11 @@ def test_warnings_come_with_the_answer(server: tuple[str, Told]) -> None:
         ({"url": "http://host", "headers": {"Authorization": "x"}}, "bearer_file"),
         ({"url": "http://host", "headers": {"X-A": "a\nb"}}, "can't be sent"),
         ({"url": "http://host", "window": "1s"}, "at least 2s"),
+        ({"url": "http://host", "username": "ofu"}, "username and password_file"),
+        (
+            {"url": "http://host", "username": "a", "password_env": "B", "bearer_env": "C"},
+            "not both",
+        ),
     ],
 )
 def test_settings_that_cannot_work_say_what_to_write(
