@@ -18,10 +18,10 @@ from detector.reading import Reading
 from detector.sources import register_of, sources
 from detector.telemetry.backfill import backfill
 from detector.telemetry.collector import Collector, Sink
-from detector.telemetry.identity import IdentitySettings, job_of
 from detector.telemetry.past import FirstSight, Histories, Past
 from detector.telemetry.prometheus import Prometheus
 from detector.telemetry.source import Source
+from detector.telemetry.whose import Whose
 
 
 class Store(Sink, Histories, Protocol):
@@ -46,7 +46,7 @@ class Collection:
         asked = sources(config)
         max_clocks = MaxClocks(table=gpus, configured=config.collect.max_clock_mhz)
         self._first_sight = FirstSight(
-            _pasts(asked, max_clocks, config.collect),
+            _pasts(asked, max_clocks, config.collect.interval),
             sink,
             first_look_ms=config.history.first_look,
             interval_ms=config.collect.interval,
@@ -98,12 +98,10 @@ class Collection:
         self._register.close()
 
 
-def _pasts(
-    asked: Sequence[Source], max_clocks: MaxClocks, identity: IdentitySettings
-) -> list[Past]:
+def _pasts(asked: Sequence[Source], max_clocks: MaxClocks, interval_ms: int) -> list[Past]:
     """Return where the past of jobs can be read: Prometheus servers."""
     return [
-        partial(_past, one, max_clocks=max_clocks, identity=identity)
+        partial(_past, one, max_clocks=max_clocks, interval_ms=interval_ms)
         for one in asked
         if isinstance(one, Prometheus) and one.settings.past > 0
     ]
@@ -112,24 +110,20 @@ def _pasts(
 def _past(
     server: Prometheus,
     found: Sequence[Reading],
+    whose: Whose,
     *,
     start_ms: int,
     end_ms: int,
     max_clocks: MaxClocks,
-    identity: IdentitySettings,
+    interval_ms: int,
 ) -> Iterator[Part]:
     """Return jobs' past, as much of it as the source's settings want."""
     return backfill(
         server,
         found,
-        partial(_jobs_of, identity=identity),
+        whose,
         start_ms=max(start_ms, end_ms - int(server.settings.past)),
         end_ms=end_ms,
+        every_ms=interval_ms,
         max_clocks=max_clocks,
     )
-
-
-def _jobs_of(reading: Reading, *, identity: IdentitySettings) -> tuple[str, ...]:
-    """Return whom a reading of the past was for, by its labels."""
-    named = [job_of(labels, identity) for labels in (reading.labels, *reading.sharing)]
-    return tuple(dict.fromkeys(job for job in named if job))

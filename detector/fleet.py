@@ -1,5 +1,6 @@
 """Who is who on the fleet: GPUs, hosts and the jobs that run on them."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -100,10 +101,6 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         begun = self.start_ms < end_ms or self.start_ms == start_ms == end_ms
         return begun and (self.end_ms is None or self.end_ms > start_ms)
 
-    def fills(self, start_ms: int, end_ms: int) -> bool:
-        """Whether the hold lasts for all of ``[start_ms, end_ms)``."""
-        return self.start_ms <= start_ms and (self.end_ms is None or self.end_ms >= end_ms)
-
 
 class Seat(Protocol):
     """Where a reading was made; :class:`detector.reading.Reading` is one."""
@@ -198,22 +195,28 @@ class Placements:
         """
         if not self.all:
             return _NOBODY
+        met = [one for one in self._near(seat, fleet) if one.touches(start_ms, end_ms)]
+        met = [one for one in met if not _doubtful(one, met)]
+        jobs = tuple(sorted({one.job for one in met}))
+        own = ([one for one in met if one.job == job] for job in jobs)
+        if all(_fill(holds, start_ms, end_ms) for holds in own):
+            return Held(jobs=jobs)
+        return Held(handover=jobs)
+
+    def turns(self, seat: Seat, *, fleet: Fleet = _NOTHING) -> tuple[int, ...]:
+        """Return the times at which somebody's hold of a GPU began or ended, ascending."""
+        near = self._near(seat, fleet)
+        ends = {one.end_ms for one in near if one.end_ms is not None}
+        return tuple(sorted({one.start_ms for one in near} | ends))
+
+    def _near(self, seat: Seat, fleet: Fleet) -> list[Placement]:
+        """Return the placements that mean a GPU, at whatever time."""
         host = host_key(seat.host)
         near = [
             *self._by_uuid.get(seat.uuid, ()),
             *(one for one in self._by_host.get(host, ()) if _means(one, seat, host, fleet)),
         ]
-        met = [
-            one
-            for one in near
-            if one.instance in ("", seat.instance) and one.touches(start_ms, end_ms)
-        ]
-        met = [one for one in met if not _doubtful(one, met)]
-        jobs = tuple(sorted({one.job for one in met}))
-        # A job that holds it twice in a row (requeued in between) held it for a part each time.
-        if all(one.fills(start_ms, end_ms) for one in met):
-            return Held(jobs=jobs)
-        return Held(handover=jobs)
+        return [one for one in near if one.instance in ("", seat.instance)]
 
 
 @lru_cache(maxsize=16_384)  # asked for each GPU of each round; chosen: hosts of a large fleet
@@ -224,6 +227,18 @@ def host_key(host: str) -> str:
         name = name.partition(":")[0]
     first = name.partition(".")[0]
     return name if first.isdigit() or ":" in name else first
+
+
+def _fill(holds: Iterable[Placement], start_ms: int, end_ms: int) -> bool:
+    """Whether one job's holds together last for all of ``[start_ms, end_ms)``.
+
+    One that begins where another ends (the job was requeued) does not go on with it.
+    """
+    until: float = -math.inf
+    for one in sorted(holds, key=lambda one: one.start_ms):
+        if one.start_ms <= start_ms or one.start_ms < until:
+            until = max(until, math.inf if one.end_ms is None else one.end_ms)
+    return until >= end_ms
 
 
 def _means(placement: Placement, seat: Seat, host: str, fleet: Fleet) -> bool:

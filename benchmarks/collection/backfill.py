@@ -21,11 +21,10 @@ from rich.progress import Progress
 from benchmarks.report import Row
 from detector.analysis.quality import MaxClocks
 from detector.content import load_gpus, shipped
-from detector.reading import Reading
 from detector.telemetry.backfill import backfill
-from detector.telemetry.identity import job_of
 from detector.telemetry.prometheus import LIVE, build, names_of, readings, selector, tracks
 from detector.telemetry.prometheus_settings import PrometheusSettings
+from detector.telemetry.whose import Whose
 
 _GPUS = 8  # of each job, on one host
 _EVERY_S = 10
@@ -129,18 +128,14 @@ def _asked(url: str, end_ms: int, *, hours: int) -> tuple[float, float, int]:
     query = f"{selector(names_of(LIVE), '{}')}[{3 * _EVERY_S}s]"
     found = tracks(source.api.query(query, at_ms=end_ms).series, ())
     source.learn(found)
-    now = [msgspec.structs.replace(one, jobs=_jobs_of(one)) for one in readings(found)[0]]
+    now = [msgspec.structs.replace(one, jobs=Whose().named(one)) for one in readings(found)[0]]
     clocks = MaxClocks(table=load_gpus(shipped() / "models"))
     began, cpu = time.perf_counter(), time.process_time()
     parts = backfill(
-        source, now, _jobs_of, start_ms=end_ms - hours * 3_600_000, end_ms=end_ms,
-        max_clocks=clocks,
+        source, now, Whose(), start_ms=end_ms - hours * 3_600_000, end_ms=end_ms,
+        every_ms=_EVERY_S * 1000, max_clocks=clocks,
     )  # fmt: skip
     count = sum(not math.isnan(part.ofu) for part in parts)
     took = time.perf_counter() - began, time.process_time() - cpu
     source.close()
     return *took, count
-
-
-def _jobs_of(reading: Reading) -> tuple[str, ...]:
-    return (job_of(reading.labels),)

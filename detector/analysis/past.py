@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import msgspec
 import numpy as np
@@ -49,6 +50,13 @@ class Past:
     jobs: tuple[tuple[str, ...], ...]
     whose: IntArray
 
+    @property
+    def step_ms(self) -> int | None:
+        """From one reading to the next, as most are; None where there are not two."""
+        if len(self.times_ms) < 2:
+            return None
+        return int(np.median(np.diff(self.times_ms)))
+
     def reading(self, i: int, time_ms: int) -> Reading:
         """Return one reading, as a source would have made it."""
         values = {
@@ -62,6 +70,16 @@ class Past:
             self.who, time_ms=time_ms, own_clock=True, values=values,
             jobs=self.jobs[self.whose[i]], handover=(), labels={}, sharing=(),
         )  # fmt: skip
+
+
+def pace_ms(steps: Iterable[int]) -> int | None:
+    """Return the interval at which most GPUs are read; None when none has two readings."""
+    found = list(steps)
+    if not found:
+        return None
+    step = max(1, round(median(found)))
+    whole = round(step, -3)  # scrapes may come some milliseconds early or late
+    return whole if abs(whole - step) <= 0.05 * step else step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,11 +198,18 @@ def observed_clocks(pasts: Iterable[Past]) -> dict[str, tuple[float, int]]:
 
 @dataclass(slots=True)
 class _Sums:
-    """A job's GPUs summed up by slot; shapes ``(slots,)``."""
+    """A job's GPUs summed up by slot; shapes ``(slots,)``.
+
+    Attributes
+    ----------
+    fresh_ms, seen_ms
+        The newest time in the slot of a usable GPU's new reading, and of any GPU's; else -1.
+    """
 
     ofu: FloatArray
     gpus: FloatArray
-    fresh: BoolArray
+    fresh_ms: IntArray
+    seen_ms: IntArray
     fields: dict[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
     columns: dict[str, tuple[Gpu, FloatArray]] = field(default_factory=dict)
     faults: dict[str, IntArray] = field(default_factory=dict)
@@ -201,8 +226,9 @@ def bring_together(
 ) -> Iterator[Part]:
     """Return the jobs' scrapes of ``[start_ms, end_ms)``, each job's oldest first.
 
-    A GPU without a reading in a slot counts with that of the slot before, as it would live.
-    Each part is of all hosts.
+    A job has at most one in a slot, at the time of the newest reading in it. A GPU without a
+    reading in a slot counts with that of the slot before, as it would live. Each part is of all
+    hosts.
     """
     first = start_ms // slot_ms
     slots_ms = np.arange(first, -(-end_ms // slot_ms), dtype=np.int64) * slot_ms
@@ -238,7 +264,8 @@ def _sum_up(
     there = at >= 0
     at = np.maximum(at, 0)
     there &= past.times_ms[at] >= slots_ms - slot_ms
-    fresh = judged.fresh[at] & (past.times_ms[at] >= slots_ms) & there
+    own_ms = np.where(there & (past.times_ms[at] >= slots_ms), past.times_ms[at], -1)
+    fresh_ms = np.where(judged.fresh[at], own_ms, -1)
     ofu = np.where(there, judged.ofu[at], np.nan)
     owners: defaultdict[str, BoolArray] = defaultdict(lambda: np.zeros(len(slots_ms), bool))
     for code, names in enumerate(past.jobs):
@@ -247,14 +274,15 @@ def _sum_up(
     for job, own in owners.items():
         found = sums.get(job)
         if found is None:
-            empty = np.zeros(len(slots_ms))
-            found = _Sums(empty, empty.copy(), np.zeros(len(slots_ms), bool))
+            empty, never = np.zeros(len(slots_ms)), np.full(len(slots_ms), -1, np.int64)
+            found = _Sums(empty, empty.copy(), never, never.copy())
             sums[job] = found
         mine = np.where(own, ofu, np.nan)
         usable = ~np.isnan(mine)
         found.ofu += np.where(usable, mine, 0.0)
         found.gpus += usable
-        found.fresh |= fresh & usable
+        found.fresh_ms = np.maximum(found.fresh_ms, np.where(usable, fresh_ms, -1))
+        found.seen_ms = np.maximum(found.seen_ms, np.where(own, own_ms, -1))
         _count_faults(found, np.where(own & there, judged.faults[at], ""))
         number = int(past.who.index) if past.who.index.isdecimal() else None
         gpu = Gpu(uuid=past.who.entity, host=past.who.host, index=number)
@@ -281,19 +309,22 @@ def _sum_fields(found: _Sums, past: Past, at: IntArray, usable: BoolArray) -> No
 
 
 def _parts(job: str, found: _Sums, slots_ms: IntArray) -> Iterator[Part]:
-    keep = np.flatnonzero(found.fresh & (found.gpus > 0))
+    faulty = sum(found.faults.values(), np.zeros(len(slots_ms), np.int64)) > 0
+    # That no GPU can be used is new each time.
+    times_ms = np.where(found.gpus > 0, found.fresh_ms, np.where(faulty, found.seen_ms, -1))
+    keep = np.flatnonzero(times_ms >= 0)
     if not len(keep):
         return
     roster = tuple(gpu for gpu, _ in found.columns.values())
     vectors = np.stack([column[keep] for _, column in found.columns.values()], axis=1).tolist()
-    means = np.clip(found.ofu[keep] / found.gpus[keep], 0.0, 1.0).tolist()
     with np.errstate(invalid="ignore"):
+        means = np.clip(found.ofu[keep] / found.gpus[keep], 0.0, 1.0).tolist()
         fields = {
             name: (total[keep] / count[keep]).tolist()
             for name, (total, count) in found.fields.items()
         }
     faults = {name: count[keep].tolist() for name, count in found.faults.items()}
-    counts, times = found.gpus[keep].tolist(), slots_ms[keep].tolist()
+    counts, times = found.gpus[keep].tolist(), times_ms[keep].tolist()
     for k, time_ms in enumerate(times):
         values = {name: column[k] for name, column in fields.items()}
         yield Part(

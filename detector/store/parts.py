@@ -77,7 +77,9 @@ class Parts:
             for part in by_job[job]:
                 if (merged := merge([part], roster)) is not None:
                     samples.append(_sample(part, merged))
-        self._history.write_many([one for one in samples if not isnan(one.ofu)])
+        self._history.write_many(
+            [one for one in samples if not isnan(one.ofu) or one.fields["unusable"]]
+        )
 
     def announce(self, events: Sequence[tuple[str, ContextEvent]]) -> None:
         """Write what happened to jobs."""

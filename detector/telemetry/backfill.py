@@ -8,27 +8,27 @@ a fifth of the same aggregated there.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from detector.analysis.aggregate import Part
-from detector.analysis.past import BoolArray, Past, bring_together
+from detector.analysis.past import Past, bring_together, pace_ms
 from detector.analysis.quality import MaxClocks
-from detector.metric import BLANKS_INT32, Counter
 from detector.reading import Reading
-from detector.series import FloatArray, IntArray
 from detector.telemetry.layout import entity_of
 from detector.telemetry.line import Labels
+from detector.telemetry.pasts import pasts_of
 from detector.telemetry.prometheus import (
     Prometheus,
     Track,
+    host_of,
     names_of,
     selector,
     tracks,
 )
+from detector.telemetry.source import TooMuch
+from detector.telemetry.whose import Whose
 
 # What a history is made of. Links' counters are left out: nothing is learnt of them yet.
 _COUNTERS = ("tensor_active", "sm_clock_mhz", "sm_active", "dram_active", "power_w")
@@ -37,31 +37,28 @@ _COUNTERS = ("tensor_active", "sm_clock_mhz", "sm_active", "dram_active", "power
 _WITNESSES = ("gr_engine_active", "gpu_util_pct", "power_limit_w")
 
 # Samples in one answer: 30 MB of JSON, and as much in arrays. Chosen: a Prometheus server
-# refuses queries over 50 million.
+# refuses queries over 50 million. Where that is too much for a server, half is asked for.
 _SAMPLES = 2_000_000
 
 # What is read before a slice of time, so that its first readings have a past: longer than
 # quality takes to call a reading frozen.
 _BEFORE_MS = 360_000
 
-# Where servers' answers are that slow, less is asked at once next time.
+# Slices meet at multiples of this, where slots of all usual intervals do; none is shorter.
+_SLICE_MS = 300_000
+
+# Answers that take longer are given up. Chosen: half of what jobs are held back for.
 _TIMEOUT_S = 60.0
-
-# Where two targets tell of one GPU, the second one's sample fills a gap of the first if it is
-# away from all of that one's by this share of the interval: replicas lie within half of it.
-_GAP = 0.75
-
-# A counter that only another target has is taken if it is no older than this.
-_TOGETHER_MS = 60_000
 
 
 def backfill(
     source: Prometheus,
     found: Iterable[Reading],
-    jobs_of: Callable[[Reading], tuple[str, ...]],
+    whose: Whose,
     *,
     start_ms: int,
     end_ms: int,
+    every_ms: int,
     max_clocks: MaxClocks,
 ) -> Iterator[Part]:
     """Return the scrapes of jobs within ``[start_ms, end_ms)``, each job's oldest first.
@@ -70,8 +67,8 @@ def backfill(
     ----------
     found
         Readings of the jobs' GPUs as they are now, with their jobs.
-    jobs_of
-        Whom a reading of the past was for, by its labels.
+    every_ms
+        What a job has at most one sample in; where it is scraped more seldom, its interval.
 
     Raises
     ------
@@ -82,21 +79,33 @@ def backfill(
     for reading in found:
         for job in reading.jobs:
             gpus[job][reading.entity] = reading
-    every_ms = source.interval_ms or 10_000
-    start_ms -= start_ms % every_ms  # so that slices meet between two slots
-    for batch in _batches(gpus, (end_ms - start_ms) // every_ms + 1):
+    scrape_ms = source.interval_ms or every_ms
+    start_ms -= start_ms % every_ms
+    most = _SAMPLES
+    for batch in _batches(gpus, (end_ms - start_ms) // scrape_ms + 1):
         known = {one.entity: one for job in batch for one in gpus[job].values()}
-        points = len(known) * len(_COUNTERS)
-        span_ms = max(10 * every_ms, _SAMPLES // points * every_ms)
-        for begin in range(start_ms, end_ms, span_ms):
-            end = min(begin + span_ms, end_ms)
+        known |= _former(source, known, whose, batch, start_ms=start_ms, end_ms=end_ms)
+        paces: dict[str, int] = {}
+        begin = start_ms
+        while begin < end_ms:
+            points = len(known) * len(_COUNTERS)
+            upto = begin + max(_SLICE_MS, most // points * scrape_ms)
+            end = min(upto - upto % _SLICE_MS, end_ms)
             before = begin if begin == start_ms else begin - _BEFORE_MS
-            seen = _asked(source, known, before, end)
-            pasts = _pasts(seen, known, jobs_of, slot_ms=every_ms)
-            yield from bring_together(
-                pasts, max_clocks, start_ms=begin, end_ms=end, slot_ms=every_ms,
-                jobs=frozenset(batch),
-            )  # fmt: skip
+            try:
+                seen = _asked(source, known, before, end)
+            except TooMuch:
+                if end - begin <= _SLICE_MS:
+                    raise
+                most = (end - begin) // scrape_ms * points // 2
+                continue
+            pasts = pasts_of(seen, known, whose)
+            for slot_ms, jobs in _by_pace(pasts, batch, paces, every_ms).items():
+                yield from bring_together(
+                    pasts, max_clocks, start_ms=begin, end_ms=end, slot_ms=slot_ms,
+                    jobs=frozenset(jobs),
+                )  # fmt: skip
+            begin = end
 
 
 def _batches(gpus: Mapping[str, Mapping[str, Reading]], times: int) -> Iterator[list[str]]:
@@ -112,6 +121,52 @@ def _batches(gpus: Mapping[str, Mapping[str, Reading]], times: int) -> Iterator[
         size += points
     if batch:
         yield batch
+
+
+def _former(
+    source: Prometheus,
+    known: Mapping[str, Reading],
+    whose: Whose,
+    jobs: Collection[str],
+    *,
+    start_ms: int,
+    end_ms: int,
+) -> dict[str, Reading]:
+    """Return the GPUs that the jobs had at some time and do not have now, by their labels."""
+    marks: defaultdict[str, set[str]] = defaultdict(set)
+    for reading in known.values():
+        for label, value in whose.marks(reading):
+            if _LABEL.fullmatch(label):
+                marks[label].add(_quoted(value))
+    if not marks:
+        return {}
+    names, select = names_of(("tensor_active",)), source.settings.select
+    asked = [
+        selector(names, select, f'{label}=~"{"|".join(sorted(values))}"')
+        for label, values in sorted(marks.items())
+    ]
+    # Of a GPU's maximal clock its own word is lost; others of the model have the same.
+    alike = {one.model: one.values for one in known.values()}
+    found: dict[str, Reading] = {}
+    for written in source.api.series(asked, start_ms=start_ms, end_ms=end_ms):
+        labels = Labels(written)
+        entity = entity_of([labels])
+        reading = Reading(
+            uuid=entity.uuid,
+            instance=entity.instance,
+            profile=entity.profile,
+            host=entity.host or host_of(labels),
+            index=entity.index,
+            model=entity.model,
+            time_ms=start_ms,
+            values=alike.get(entity.model, {}),
+            labels=entity.labels,
+        )
+        if entity.uuid and reading.entity not in known and not whose.is_cut(reading):
+            owners = whose.named(reading)
+            if not set(owners).isdisjoint(jobs):
+                found[reading.entity] = msgspec.structs.replace(reading, jobs=owners)
+    return found
 
 
 def _asked(
@@ -136,6 +191,7 @@ def _asked(
     return seen + ask(_WITNESSES) if idle else seen
 
 
+_LABEL = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 _PLAIN = re.compile(r"([^0-9A-Za-z_:/ -])")
 
 
@@ -144,138 +200,18 @@ def _quoted(text: str) -> str:
     return _PLAIN.sub(r"\\\1", text).replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _pasts(
-    seen: Iterable[Track],
-    known: Mapping[str, Reading],
-    jobs_of: Callable[[Reading], tuple[str, ...]],
-    *,
-    slot_ms: int,
-) -> list[Past]:
-    """Return each GPU's past from its series."""
-    seats: defaultdict[tuple[str, str], defaultdict[tuple[str, ...], list[Track]]]
-    seats = defaultdict(lambda: defaultdict(list))
-    for track in seen:
-        if len(track.times_ms):
-            seats[track.seat][track.target].append(track)
-    found = []
-    for (uuid, instance), targets in seats.items():
-        who = known.get(f"{uuid}/{instance}" if instance else uuid)
-        if who is not None:
-            pasts = [_past(own, who, jobs_of) for own in targets.values()]
-            found.append(_one(pasts, slot_ms=slot_ms))
+def _by_pace(
+    pasts: Sequence[Past], jobs: Iterable[str], known: dict[str, int], least_ms: int
+) -> dict[int, list[str]]:
+    """Return the jobs by the interval at which their GPUs are scraped, once that is known."""
+    steps: defaultdict[str, list[int]] = defaultdict(list)
+    for past in pasts:
+        if past.step_ms is not None:
+            for job in {job for owners in past.jobs for job in owners}:
+                steps[job].append(past.step_ms)
+    found: defaultdict[int, list[str]] = defaultdict(list)
+    for job in jobs:
+        if job not in known and (pace := pace_ms(steps[job])) is not None:
+            known[job] = max(pace, least_ms)
+        found[known.get(job, least_ms)].append(job)
     return found
-
-
-def _past(
-    own: Sequence[Track], who: Reading, jobs_of: Callable[[Reading], tuple[str, ...]]
-) -> Past:
-    """Return what one target tells of a GPU."""
-    times_ms = own[0].times_ms
-    if not all(np.array_equal(times_ms, track.times_ms) for track in own):
-        times_ms = np.unique(np.concatenate([track.times_ms for track in own]))
-    values: dict[str, FloatArray] = {}
-    shares: dict[str, IntArray] = {}
-    sets: dict[frozenset[tuple[str, str]], tuple[Labels, BoolArray]] = {}
-    for track in own:
-        at = np.searchsorted(times_ms, track.times_ms)
-        name = track.counter.name
-        column = values.setdefault(name, np.full(len(times_ms), np.nan))
-        count = shares.setdefault(name, np.zeros(len(times_ms), np.int64))
-        _fill(column, count, at, track)
-        key = frozenset(track.labels.written.items())
-        _, there = sets.setdefault(key, (track.labels, np.zeros(len(times_ms), bool)))
-        there[at] = True
-    jobs, whose = _owners(list(sets.values()), who, jobs_of)
-    return Past(who=who, times_ms=times_ms, values=values, jobs=jobs, whose=whose)
-
-
-def _fill(column: FloatArray, count: IntArray, at: IntArray, track: Track) -> None:
-    """Put a series' usable values into their places; the first series counts, or the mean."""
-    raw = track.values
-    value = raw * track.scale
-    with np.errstate(invalid="ignore"):
-        usable = (value >= track.counter.low) & (value <= track.counter.high)
-    if _reaches_blanks(track.counter, track.scale):
-        usable &= ~np.isin(raw, list(BLANKS_INT32))
-    free = usable if track.pooled else usable & (count[at] == 0)
-    at, value = at[free], value[free]
-    count[at] += 1
-    column[at] = np.where(count[at] == 1, value, column[at] + (value - column[at]) / count[at])
-
-
-def _reaches_blanks(counter: Counter, scale: float) -> bool:
-    return counter.high / scale >= min(BLANKS_INT32)
-
-
-def _owners(
-    sets: Sequence[tuple[Labels, BoolArray]],
-    who: Reading,
-    jobs_of: Callable[[Reading], tuple[str, ...]],
-) -> tuple[tuple[tuple[str, ...], ...], IntArray]:
-    """Return the sets of jobs that a GPU had, and which of them at each time.
-
-    Series of several jobs at one time share the GPU; at different times they follow each other.
-    """
-    matrix = np.stack([there for _, there in sets])
-    if matrix.all():
-        patterns, which = matrix[:, :1], np.zeros(matrix.shape[1], np.int64)
-    else:
-        patterns, which = np.unique(matrix, axis=1, return_inverse=True)
-    jobs: list[tuple[str, ...]] = []
-    code = np.zeros(patterns.shape[1], np.int64)
-    for k in range(patterns.shape[1]):
-        entity = entity_of([labels for i, (labels, _) in enumerate(sets) if patterns[i, k]])
-        owners = jobs_of(
-            msgspec.structs.replace(who, labels=entity.labels, sharing=entity.sharing)
-        )
-        if owners not in jobs:
-            jobs.append(owners)
-        code[k] = jobs.index(owners)
-    return tuple(jobs), code[which.reshape(-1)]
-
-
-def _one(pasts: Sequence[Past], *, slot_ms: int) -> Past:
-    """Return one past from those that several targets tell: the fullest, its gaps filled."""
-    ranked = sorted(pasts, key=_fullness, reverse=True)
-    one = ranked[0]
-    for other in ranked[1:]:
-        one = _joined(one, other, gap_ms=_GAP * slot_ms)
-    return one
-
-
-def _fullness(past: Past) -> int:
-    tensor = past.values.get("tensor_active")
-    return 0 if tensor is None else int(np.count_nonzero(~np.isnan(tensor)))
-
-
-def _joined(one: Past, other: Past, *, gap_ms: float) -> Past:
-    at = np.searchsorted(other.times_ms, one.times_ms, side="right") - 1
-    near = (at >= 0) & (one.times_ms - other.times_ms[at] <= _TOGETHER_MS)
-    values = dict(one.values)
-    for name, column in other.values.items():
-        if name not in values:
-            values[name] = np.where(near, column[at], np.nan)
-    one = replace(one, values=values)
-    after = np.searchsorted(one.times_ms, other.times_ms)
-    padded = np.concatenate(([-np.inf], one.times_ms, [np.inf]))
-    away = np.minimum(other.times_ms - padded[after], padded[after + 1] - other.times_ms)
-    extra = away >= gap_ms
-    if "tensor_active" not in other.values or not extra.any():
-        return one
-    times_ms = np.concatenate([one.times_ms, other.times_ms[extra]])
-    order = np.argsort(times_ms, kind="stable")
-    none = np.full(int(extra.sum()), np.nan)
-    jobs = tuple(dict.fromkeys((*one.jobs, *other.jobs)))
-    codes = np.array([jobs.index(owners) for owners in other.jobs])
-    return Past(
-        who=one.who,
-        times_ms=times_ms[order],
-        values={
-            name: np.concatenate(
-                [column, other.values[name][extra] if name in other.values else none]
-            )[order]
-            for name, column in values.items()
-        },
-        jobs=jobs,
-        whose=np.concatenate([one.whose, codes[other.whose[extra]]])[order],
-    )

@@ -9,7 +9,7 @@ is named, counted, and asked again in the next round.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from detector.reading import Scrape
 from detector.series import ContextEvent
 from detector.telemetry.register import Register
 from detector.telemetry.source import Source, SourceError
+from detector.telemetry.whose import Whose
 
 # Hosts whose clock differs by more are told. Chosen: a slot is 10 s, and HTTP's date has whole
 # seconds.
@@ -55,6 +56,8 @@ class Round:
         Sources and schedulers that gave nothing, one line each.
     troubles
         What is wrong now, one line each: sources, targets, schedulers, clocks.
+    whose
+        What told whose the readings are.
     """
 
     time_ms: int
@@ -63,6 +66,7 @@ class Round:
     parts: tuple[Part, ...] = ()
     silent: tuple[str, ...] = ()
     troubles: tuple[str, ...] = ()
+    whose: Whose = field(default_factory=Whose)
 
     def counts(self) -> Counter[str]:
         """Return how many targets answered, readings there were, and verdicts were given."""
@@ -142,6 +146,7 @@ class Collector:
             parts=parts(judged, time_ms=round(now_ms / self._interval_ms) * self._interval_ms),
             silent=tuple(silent),
             troubles=(*silent, *troubles),
+            whose=self._register.whose,
         )
 
     def deliver(self, found: Round, sink: Sink) -> None:

@@ -109,6 +109,24 @@ def scheduler_job_of(labels: Mapping[str, str], settings: IdentitySettings = _US
     return ""
 
 
+def marks(labels: Mapping[str, str], settings: IdentitySettings = _USUAL) -> dict[str, str]:
+    """Return labels by which GPUs are found that may have the same job, with their value.
+
+    In all spellings; which of those GPUs had it, :func:`job_of` says.
+    """
+    own = settings.job_label
+    for name in (own, own.lower(), *_SCHEDULER) if own else _SCHEDULER:
+        job = labels.get(f"exported_{name}", "").strip() or labels.get(name, "").strip()
+        if job and (name not in _SCHEDULER or job.lower() not in _NO_JOB):
+            names = (name, name.upper(), f"exported_{name}", f"exported_{name.upper()}")
+            return dict.fromkeys(names, job)
+    if pod := _pod(labels)[1]:
+        names = ("pod", "exported_pod", "pod_name", "exported_pod_name")
+        whole = {key: labels[key] for key in _CONTROLLER_KEYS if labels.get(key)}
+        return {**dict.fromkeys(names, pod), **whole}
+    return {}
+
+
 def pod_of(labels: Mapping[str, str]) -> str:
     """Return the pod that works on a GPU, ``namespace/name``; "" when it is idle."""
     namespace, pod = _pod(labels)

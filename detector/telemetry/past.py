@@ -7,6 +7,7 @@ meanwhile. What is there already is not fetched again: after a restart only the 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event, Thread
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from detector.analysis.aggregate import Part
 from detector.reading import Reading
 from detector.telemetry.collector import Round
 from detector.telemetry.source import SourceError
+from detector.telemetry.whose import Whose
 
 # Parts written at once. Chosen: some MB, and a stop is noticed within a fraction of a second.
 _A_WRITE = 2_000
@@ -30,9 +32,16 @@ class Past(Protocol):
     """Where the past of jobs can be read."""
 
     def __call__(
-        self, found: Sequence[Reading], *, start_ms: int, end_ms: int
+        self, found: Sequence[Reading], whose: Whose, *, start_ms: int, end_ms: int
     ) -> Iterator[Part]:
         """Return jobs' parts within ``[start_ms, end_ms)``, each job's oldest first.
+
+        Parameters
+        ----------
+        found
+            Readings of the jobs' GPUs as they are now, with their jobs.
+        whose
+            Whom readings of the past were for.
 
         Raises
         ------
@@ -99,7 +108,7 @@ class FirstSight:
         self._note(found)
         self._end(now_ms)
         if self._fetching is None and self._waiting:
-            self._begin(now_ms, min(part.time_ms for part in (*self._held, *found.parts)))
+            self._begin(found, min(part.time_ms for part in (*self._held, *found.parts)))
         closed = self._waiting.keys() | (self._fetching.jobs if self._fetching else set())
         parts = (*self._held, *found.parts)
         self._held = [part for part in parts if part.job in closed]
@@ -131,14 +140,17 @@ class FirstSight:
         oldest = found.time_ms - _FORGET_MS
         self._known = {job: seen for job, seen in self._known.items() if seen >= oldest}
 
-    def _begin(self, now_ms: int, until_ms: int) -> None:
+    def _begin(self, found: Round, until_ms: int) -> None:
         readings, self._waiting = self._waiting, {}
         stop = Event()
         thread = Thread(
-            target=self._fetch, args=(readings, until_ms, stop), name="past", daemon=True
+            target=self._fetch,
+            args=(readings, found.whose, until_ms, stop),
+            name="past",
+            daemon=True,
         )
         self._fetching = _Fetching(
-            jobs=frozenset(readings), began_ms=now_ms, thread=thread, stop=stop
+            jobs=frozenset(readings), began_ms=found.time_ms, thread=thread, stop=stop
         )
         thread.start()
 
@@ -158,7 +170,11 @@ class FirstSight:
             self._fetching = None
 
     def _fetch(
-        self, readings: Mapping[str, Mapping[str, Reading]], until_ms: int, stop: Event
+        self,
+        readings: Mapping[str, Mapping[str, Reading]],
+        whose: Whose,
+        until_ms: int,
+        stop: Event,
     ) -> None:
         try:
             newest = self._histories.newest(sorted(readings))
@@ -167,14 +183,19 @@ class FirstSight:
             todo = {job for job, since in start.items() if since < open_ms}
             for past in self._pasts:
                 todo -= self._fetch_from(
-                    past, readings, start=start, todo=todo, until_ms=until_ms, stop=stop
+                    partial(past, whose=whose),
+                    readings,
+                    start=start,
+                    todo=todo,
+                    until_ms=until_ms,
+                    stop=stop,
                 )
         except OSError as error:
             self._troubles.append(f"the past of new jobs cannot be written: {error}")
 
     def _fetch_from(
         self,
-        past: Past,
+        past: "partial[Iterator[Part]]",
         readings: Mapping[str, Mapping[str, Reading]],
         *,
         start: Mapping[str, int],

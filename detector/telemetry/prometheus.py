@@ -9,17 +9,17 @@ replicas of one scrape, jobs that share the GPU, exporters of different generati
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 import msgspec
 import numpy as np
 
+from detector.analysis.past import pace_ms
 from detector.analysis.quality import HELD_MS, is_busy
 from detector.metric import COUNTERS, Counter, usable
 from detector.reading import Dropped, Reading, Scrape
 from detector.series import FloatArray, IntArray
 from detector.telemetry import rocm
-from detector.telemetry.access import Secret, authorization, tls_context
+from detector.telemetry.access import Secret, signing, tls_context
 from detector.telemetry.layout import MOST_DROPPED, entity_of
 from detector.telemetry.line import Labels, Start
 from detector.telemetry.prometheus_api import Api, Series, samples
@@ -199,16 +199,6 @@ def host_of(labels: Labels) -> str:
     return host.strip("[]") if colon and port.isdigit() else instance
 
 
-def interval_ms(found: Iterable[Track]) -> int | None:
-    """Return the scrape interval that most series show; None when none has two samples."""
-    steps = [int(np.median(np.diff(one.times_ms))) for one in found if len(one.times_ms) > 1]
-    if not steps:
-        return None
-    step = max(1, round(median(steps)))
-    whole = round(step, -3)  # scrapes may come some milliseconds early or late
-    return whole if abs(whole - step) <= 0.05 * step else step
-
-
 class Prometheus:
     """Asks a server each round; made by :func:`build`, ended by :meth:`close`."""
 
@@ -257,7 +247,8 @@ class Prometheus:
 
     def learn(self, found: Sequence[Track]) -> None:
         """Note what the server's series are like: how often they come, what UUIDs are named."""
-        self.interval_ms = interval_ms(found)
+        several = (one.times_ms for one in found if len(one.times_ms) > 1)
+        self.interval_ms = pace_ms(int(np.median(np.diff(times))) for times in several)
         self.spellings |= _spellings(found)
 
     def _window_ms(self) -> int:
@@ -321,12 +312,13 @@ def build(settings: PrometheusSettings, *, secret: Secret) -> Prometheus:
 
     Raises
     ------
-    SourceError
-        When the certificates cannot be read.
+    ContentErrors, SourceError
+        When the secret or the certificates cannot be read.
     """
     api = Api(
         settings.url,
-        headers={**settings.headers, **authorization(settings, secret)},
+        headers=settings.headers,
+        sign_in=signing(settings, secret),
         tls=tls_context(settings),
         timeout_s=settings.timeout / 1000,
     )

@@ -1,15 +1,17 @@
 """One question to a Prometheus server over HTTP, and its answer; or one line on why not.
 
-What Prometheus, Thanos, Mimir, VictoriaMetrics and their like answer to ``/api/v1/query``. TLS
+What Prometheus, Thanos, Mimir, VictoriaMetrics and their like answer to ``/api/v1/query`` and
+``/api/v1/series``. TLS
 is verified, redirects are not followed (they would carry the credentials along), answers are
 read up to a bound and a deadline.
 """
 
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -27,7 +29,7 @@ from urllib3.exceptions import (
 from detector.httpdate import http_date_ms, parse_retry_after
 from detector.series import FloatArray, IntArray
 from detector.telemetry.access import without_secrets
-from detector.telemetry.source import SourceError
+from detector.telemetry.source import SourceError, TooMuch
 
 # Some 10 million samples. Chosen: questions are cut so that answers have a tenth of it.
 _LARGEST = 512 * 1024 * 1024
@@ -37,6 +39,11 @@ _PIECE = 1024 * 1024
 # usual interval of collection.
 _WAIT_MS = 10_000
 _LONGEST_WAIT_MS = 300_000
+
+T = TypeVar("T")
+
+# OpenSSL's codes for a certificate whose issuer is not among those that are trusted.
+_UNKNOWN_CA = (18, 19, 20, 21)
 
 _SAID = 200  # characters of what a server says that are shown
 
@@ -56,7 +63,7 @@ class _Data(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Body(msgspec.Struct, frozen=True, rename="camel"):
     status: str
-    data: _Data | None = None
+    data: msgspec.Raw = msgspec.Raw(b"")
     error_type: str = ""
     error: str = ""
     warnings: list[str] = []
@@ -80,6 +87,8 @@ class Answer:
 
 
 _BODY = msgspec.json.Decoder(_Body)
+_DATA = msgspec.json.Decoder(_Data)
+_LABELS = msgspec.json.Decoder(list[dict[str, str]])
 _SERIES = msgspec.json.Decoder(tuple[Series, ...])
 _PAIRS = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
 _TEXTS = msgspec.json.Decoder(list[tuple[float, str]])
@@ -121,7 +130,9 @@ class Api:
     url
         Where the server is, with the path that its API lies under, if any.
     headers
-        Sent along: credentials, tenants.
+        Sent along, such as tenants.
+    sign_in
+        Gives the header with the credentials, as they are now.
     tls
         What is trusted; None for the system's certificates.
     """
@@ -133,10 +144,11 @@ class Api:
         headers: Mapping[str, str],
         tls: ssl.SSLContext | None,
         timeout_s: float,
+        sign_in: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._base, self.shown = url.rstrip("/"), without_secrets(url)
-        self._timeout_s, self._clock = timeout_s, clock
+        self._timeout_s, self._sign_in, self._clock = timeout_s, sign_in, clock
         self._headers = {
             "Accept": "application/json",
             # Compression saves network and costs the server more CPU than the whole question.
@@ -162,38 +174,61 @@ class Api:
         SourceError
             When there is none: one line that says why, and what to do.
         """
-        fields = {"query": promql}
+        fields = [("query", promql)]
         if at_ms is not None:
-            fields["time"] = f"{at_ms / 1e3:.3f}"
-        seconds = self._timeout_s if timeout_s is None else timeout_s
+            fields.append(("time", _seconds(at_ms)))
+        said, time_ms = self._ask("query", fields, timeout_s)
+        data = _decoded(_DATA, said.data)
+        if data.result_type not in ("matrix", "vector"):
+            msg = f"the answer is a {data.result_type[:20]}, where series were asked for"
+            raise SourceError(msg)
+        warnings = tuple(_line(text) for text in said.warnings[:5])
+        series = _decoded(_SERIES, data.result)
+        return Answer(series=series, time_ms=time_ms, warnings=warnings)
+
+    def series(
+        self, selectors: Iterable[str], *, start_ms: int, end_ms: int
+    ) -> list[dict[str, str]]:
+        """Return the labels of all series that had samples within a time, without these.
+
+        Raises
+        ------
+        SourceError
+            When there is no answer.
+        """
+        fields = [("match[]", selector) for selector in selectors]
+        fields += [("start", _seconds(start_ms)), ("end", _seconds(end_ms))]
+        said, _ = self._ask("series", fields, None)
+        return _decoded(_LABELS, said.data)
+
+    def _ask(
+        self, what: str, fields: Sequence[tuple[str, str]], timeout_s: float | None
+    ) -> tuple[_Body, int | None]:
+        """Return an answer, and the server's time."""
         wait_ms = self._not_before_ms - self._clock() * 1e3
         if wait_ms > 0:
             msg = f"it asked to be left alone for another {wait_ms / 1e3:.0f} s"
             raise SourceError(msg)
-        status, headers, body = self._post(fields, seconds)
-        return self._read(status, headers, body)
-
-    def _post(
-        self, fields: Mapping[str, str], timeout_s: float
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Ask, by POST since selectors are long; by GET where a proxy wants that."""
-        encoded = urlencode(fields)
-        url = f"{self._base}/api/v1/query"
-        answered = self._request("POST", url, encoded.encode(), timeout_s)
-        if answered[0] == 405:
-            return self._request("GET", f"{url}?{encoded}", None, timeout_s)
-        return answered
+        seconds = self._timeout_s if timeout_s is None else timeout_s
+        # By POST since selectors are long; by GET where a proxy wants that.
+        encoded, url = urlencode(fields), f"{self._base}/api/v1/{what}"
+        status, headers, body = self._request("POST", url, encoded.encode(), seconds)
+        if status == 405:
+            status, headers, body = self._request("GET", f"{url}?{encoded}", None, seconds)
+        said = self._said(status, headers, body)
+        return said, http_date_ms(headers.get("date", ""))
 
     def _request(
         self, method: str, url: str, body: bytes | None, timeout_s: float
     ) -> tuple[int, Mapping[str, str], bytes]:
         deadline = time.monotonic() + timeout_s
+        headers = {**self._headers, **self._sign_in()}
         try:
             answer = self._pool.request(
                 method,
                 url,
                 body=body,
-                headers=self._headers,
+                headers=headers,
                 timeout=urllib3.Timeout(total=timeout_s),
                 retries=False,
                 redirect=False,
@@ -201,41 +236,34 @@ class Api:
                 decode_content=True,
             )
         except (HTTPError, ValueError, OSError) as error:
-            raise SourceError(_unreachable(error, timeout_s)) from None
+            late = isinstance(error, ReadTimeoutError)
+            raise (TooMuch if late else SourceError)(_unreachable(error, timeout_s)) from None
         try:
             read = _bounded(answer, deadline, timeout_s)
         except (HTTPError, OSError):
             answer.close()
-            msg = "the answer broke off; ask for less at once or raise timeout"
-            raise SourceError(msg) from None
+            if answer.status == 200:
+                msg = "the answer broke off; ask for less at once or raise timeout"
+                raise TooMuch(msg) from None
+            read = b""  # who refuses may close before all is said
         except SourceError:
             answer.close()  # a body cut short would poison the next request
             raise
-        headers = {name.lower(): value for name, value in answer.headers.items()}
         answer.release_conn()
-        return answer.status, headers, read
+        told = {name.lower(): value for name, value in answer.headers.items()}
+        return answer.status, told, read
 
-    def _read(self, status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+    def _said(self, status: int, headers: Mapping[str, str], body: bytes) -> _Body:
         try:
             said = _BODY.decode(body)
         except msgspec.DecodeError:
             self._heed(status, headers)
-            raise SourceError(_no_answer(status, headers, body)) from None
-        if said.status != "success" or said.data is None:
-            self._heed(status, headers)
-            raise SourceError(_refused(status, said))
-        if said.data.result_type not in ("matrix", "vector"):
-            msg = f"the answer is a {said.data.result_type[:20]}, where series were asked for"
-            raise SourceError(msg)
-        try:
-            series = _SERIES.decode(said.data.result)
-        except msgspec.DecodeError:
-            msg = "the answer holds series that are none; is that a Prometheus server?"
-            raise SourceError(msg) from None
-        warnings = tuple(_line(text) for text in said.warnings[:5])
-        return Answer(
-            series=series, time_ms=http_date_ms(headers.get("date", "")), warnings=warnings
-        )
+            raise _no_answer(status, headers, body) from None
+        if said.status != "success" or not bytes(said.data):
+            if said.error_type != "timeout":  # that is of one query, and 503 all the same
+                self._heed(status, headers)
+            raise _refused(status, said)
+        return said
 
     def _heed(self, status: int, headers: Mapping[str, str]) -> None:
         if status in (429, 503):
@@ -252,33 +280,41 @@ def _bounded(answer: urllib3.BaseHTTPResponse, deadline: float, timeout_s: float
         size += len(piece)
         if size > _LARGEST:
             msg = f"the answer has more than {_LARGEST >> 20} MiB: narrow it with select"
-            raise SourceError(msg)
+            raise TooMuch(msg)
         if time.monotonic() > deadline:
             msg = f"the answer was not whole within {timeout_s:g} s: raise timeout"
-            raise SourceError(msg)
+            raise TooMuch(msg)
     return b"".join(pieces)
 
 
-def _refused(status: int, said: _Body) -> str:
+def _refused(status: int, said: _Body) -> SourceError:
     error = _line(said.error) or f"HTTP {status} without a reason"
     match said.error_type:
         case "timeout" | "canceled":
-            return f"the query took too long for the server ({error}); narrow it with select"
+            msg = f"the query took too long for the server ({error}); narrow it with select"
+            return TooMuch(msg)
         case "bad_data":
-            return f"the server can't read the query ({error}); is select right?"
-        case "execution" if status == 422:
-            return f"the server can't answer the query: {error}"
+            return SourceError(f"the server can't read the query ({error}); is select right?")
+        case "execution" if status == 422:  # among these are all limits of all servers
+            return TooMuch(f"the server can't answer the query: {error}")
         case _ if status in (401, 403):
-            return f"{_credentials(status)} ({error})"
+            return SourceError(f"{_credentials(status)} ({error})")
         case kind:
-            return f"{kind or 'error'}: {error}"
+            return SourceError(f"{kind or 'error'}: {error}")
 
 
-def _no_answer(status: int, headers: Mapping[str, str], body: bytes) -> str:
+def _no_answer(status: int, headers: Mapping[str, str], body: bytes) -> SourceError:
     """Say what came instead of an answer in JSON."""
+    kind = TooMuch if status in (413, 422, 504) else SourceError
+    return kind(_instead(status, headers, body))
+
+
+def _instead(status: int, headers: Mapping[str, str], body: bytes) -> str:
     match status:
         case 401 | 403:
             return _credentials(status)
+        case 400:
+            return "HTTP 400: the question is not understood; does url lack https?"
         case 404:
             return "HTTP 404: no Prometheus API there; does url lack a path (/prometheus)?"
         case 200 if "html" in headers.get("content-type", "") or body.lstrip()[:1] == b"<":
@@ -302,6 +338,18 @@ def _credentials(status: int) -> str:
     )
 
 
+def _seconds(time_ms: int) -> str:
+    return f"{time_ms / 1e3:.3f}"
+
+
+def _decoded(decoder: "msgspec.json.Decoder[T]", data: msgspec.Raw) -> T:
+    try:
+        return decoder.decode(data)
+    except msgspec.DecodeError:
+        msg = "the answer holds series that are none; is that a Prometheus server?"
+        raise SourceError(msg) from None
+
+
 def _line(text: str) -> str:
     plain = "".join(c if c.isprintable() else " " for c in text[: 4 * _SAID])
     return " ".join(plain.split())[:_SAID]
@@ -321,7 +369,9 @@ def _unreachable(error: Exception, timeout_s: float) -> str:
         case SSLError():
             cause = error.args[0] if error.args else error
             detail = getattr(cause, "verify_message", "") or getattr(cause, "reason", "")
-            return f"TLS: {detail or type(cause).__name__}; name its CA with ca_file"
+            unknown = getattr(cause, "verify_code", 0) in _UNKNOWN_CA
+            do = "name its CA with ca_file" if unknown else "is url right?"
+            return f"TLS: {detail or type(cause).__name__}; {do}"
         case ReadTimeoutError():
             return f"no answer within {timeout_s:g} s"
         case ValueError():

@@ -16,13 +16,13 @@ from detector.fleet import Fleet, Job, Placement, Placements, host_key
 from detector.reading import Reading, Scrape
 from detector.series import ContextEvent, Duration, Interval
 from detector.telemetry.hpc import HpcDirectory
-from detector.telemetry.identity import IdentitySettings, job_of, minor_of, pod_of
-from detector.telemetry.identity import scheduler_job_of as scheduled
+from detector.telemetry.identity import IdentitySettings, minor_of
 from detector.telemetry.kubernetes import Kubernetes
 from detector.telemetry.runs import lineage
 from detector.telemetry.scheduler import Roll, Run, Scheduler, SchedulerError
 from detector.telemetry.scheduler_settings import KubernetesSettings, SlurmSettings
 from detector.telemetry.slurm import Slurm
+from detector.telemetry.whose import Said, Whose
 
 # Values of a GPU that was not seen just before are a mean of so long: the interval at which
 # dcgm-exporter collects unless it is told otherwise.
@@ -61,19 +61,11 @@ class _Known:
         return self.as_of_ms is not None and now_ms - self.as_of_ms <= self.scheduler.keep_ms
 
 
-class _Said(msgspec.Struct, frozen=True, gc=False):
-    """What one set of labels says: a scheduler's job, the pod, and the job by all of them."""
-
-    scheduled: str
-    pod: str
-    job: str
-
-
 class _Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A GPU's last reading, what its labels say, renewed when, and for whom since."""
 
     reading: Reading
-    said: tuple[_Said, ...]
+    said: tuple[Said, ...]
     fresh_ms: int
     named: tuple[tuple[str, ...], ...]
 
@@ -95,7 +87,7 @@ class Register:
         cluster: str = "",
     ) -> None:
         self._known = [_Known(scheduler=one) for one in schedulers]
-        self._identity = identity
+        self.whose = Whose(identity=identity)  # as of the last readings
         self._cluster = cluster
         self._now_ms = 0
         # By target too: two exporters of one host collect, and name jobs, each in its own way.
@@ -148,16 +140,18 @@ class Register:
         """Return the scrapes with the jobs of each reading, or between whom its GPU changed."""
         scrapes = tuple(scrapes)
         readings = [reading for scrape in scrapes for reading in scrape.readings]
-        fleet = _fleet(readings)
         live = [known for known in self._known if known.fresh(self._now_ms)]
-        placements = Placements(one for known in live for one in known.holds.values())
-        aliases = {name: job for known in live for name, job in known.aliases.items()}
+        self.whose = replace(
+            self.whose,
+            placements=Placements(one for known in live for one in known.holds.values()),
+            fleet=_fleet(readings),
+            aliases={name: job for known in live for name, job in known.aliases.items()},
+        )
         return tuple(
             replace(
                 scrape,
                 readings=tuple(
-                    self._identified(reading, scrape.target, placements, fleet, aliases)
-                    for reading in scrape.readings
+                    self._identified(reading, scrape.target) for reading in scrape.readings
                 ),
             )
             for scrape in scrapes
@@ -226,22 +220,17 @@ class Register:
             if run.end_ms is None and run.job.id not in self._lineages:
                 self._lineages[run.job.id] = lineage(run, self._runs.values())
 
-    def _identified(
-        self,
-        reading: Reading,
-        target: str,
-        placements: Placements,
-        fleet: Fleet,
-        aliases: Mapping[str, str],
-    ) -> Reading:
-        if not reading.instance and reading.uuid in fleet.cut:
+    def _identified(self, reading: Reading, target: str) -> Reading:
+        if self.whose.is_cut(reading):
             return msgspec.structs.replace(reading, jobs=())
         key = target, reading.entity
         before = self._seen.get(key)
-        said = self._said(reading, before)
-        named = _named(reading, said, aliases)
+        # Mostly labels say what they said before.
+        same = before is not None and _labels(reading) == _labels(before.reading)
+        said = before.said if before is not None and same else self.whose.said(reading)
+        named = self.whose.named(reading, said)
         since_ms, others, self._seen[key] = _followed(reading, said, named, before)
-        held = placements.at(reading, start_ms=since_ms, end_ms=reading.time_ms, fleet=fleet)
+        held = self.whose.held(reading, start_ms=since_ms, end_ms=reading.time_ms)
         if others or held.handover:
             moved = (job for jobs in others for job in jobs)
             between = tuple(sorted({*named, *moved, *held.handover}))
@@ -250,19 +239,6 @@ class Register:
         for job in jobs:
             self._show(job, reading)
         return msgspec.structs.replace(reading, jobs=jobs)
-
-    def _said(self, reading: Reading, before: _Seen | None) -> tuple[_Said, ...]:
-        """Return what each set of a reading's labels says: mostly what it said before."""
-        if before is not None and _labels(reading) == _labels(before.reading):
-            return before.said
-        return tuple(
-            _Said(
-                scheduled(labels, self._identity),
-                pod_of(labels),
-                job_of(labels, self._identity),
-            )
-            for labels in _labels(reading)
-        )
 
     def _show(self, job: str, reading: Reading) -> None:
         if job not in self._shown:
@@ -342,21 +318,8 @@ def _labels(reading: Reading) -> tuple[Mapping[str, str], ...]:
     return (reading.labels, *reading.sharing)
 
 
-def _named(
-    reading: Reading, said: Iterable[_Said], aliases: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Return the jobs that a reading's labels name, by their scheduler's own ids."""
-    found = set(reading.jobs)
-    for labels in said:
-        # A pod's owners say more surely than its labels which job it is of.
-        name = labels.scheduled or aliases.get(labels.pod, "") or labels.job
-        found.add(aliases.get(name, name))
-    found.discard("")
-    return tuple(sorted(found))
-
-
 def _followed(
-    reading: Reading, said: tuple[_Said, ...], named: tuple[str, ...], before: _Seen | None
+    reading: Reading, said: tuple[Said, ...], named: tuple[str, ...], before: _Seen | None
 ) -> tuple[int, list[tuple[str, ...]], _Seen]:
     """Return since when the values count, what else labels said in that time, and what to keep.
 

@@ -10,6 +10,10 @@ class SourceError(Exception):
     """A source cannot work at all: one line that says what is wrong, where, and what to do."""
 
 
+class TooMuch(SourceError):
+    """A source can't answer so much at once, or not in time: it may be asked for less."""
+
+
 class Source(Protocol):
     """Asks its targets for readings.
 

@@ -95,11 +95,11 @@ def test_gpus_come_together_as_their_hosts_parts_would(
             own = [part for part in made if part.job == job]
             merged = merge(own)
             part = found.get((job, k * STEP_MS))
-            if merged is None or not merged.gpus:
+            if merged is None:
                 assert part is None
                 continue
             assert part is not None
-            assert math.isclose(part.ofu, merged.ofu, abs_tol=1e-12)
+            assert math.isclose(part.ofu, merged.ofu, abs_tol=1e-12) or not part.gpus
             assert part.gpus == merged.gpus
             assert sum(part.faults.values()) == merged.unusable
             assert part.fields.keys() == merged.fields.keys()

@@ -113,6 +113,45 @@ def _lines(until: int) -> _Lines:
                 pod="dcgm-exporter-x7", namespace="gpu-operator"),
     )  # fmt: skip
 
+    # A job that went from one GPU to another at the 180th sample; the other was another's.
+    yield from _gpu(
+        until, _labels("moved0", hpc_job="moved"), lambda k: tensor(k) if k < 180 else None
+    )
+    for job, own in (("earlier", range(180)), ("moved", range(180, 360))):
+        yield from _gpu(
+            until, _labels("moved1", hpc_job=job, host="node-b"),
+            lambda k, own=own: tensor(k) if k in own else None,  # type: ignore[misc]
+        )  # fmt: skip
+    # Scraped once a minute, on two hosts at times of their own.
+    for host, late in (("node-a", 20_000), ("node-b", 45_000)):
+        labels = _labels(f"minute{late // 20_000}", hpc_job="minute", host=host)
+        yield from (
+            (name, own, at + late, value)
+            for name, own, at, value in _gpu(
+                until, labels, lambda k: None if k % 6 else tensor(k // 6)
+            )
+        )
+    # DCGM was upgraded at the 180th sample.
+    renamed = _labels("renamed0", hpc_job="renamed")
+    yield from _gpu(until, renamed, lambda k: tensor(k) if k < 180 else None)
+    for name, wanted in (
+        ("DCGM_FI_PROF_TENSOR_UTIL_RATIO", tensor),
+        ("DCGM_FI_DEV_SM_CLOCK_HERTZ", lambda k: 1485e6),
+    ):
+        yield from _series(
+            name, renamed, until,
+            lambda k, wanted=wanted: wanted(k) if k >= 180 else None,  # type: ignore[misc]
+        )  # fmt: skip
+    # The scrape's labels were no longer honoured from the 180th sample on.
+    old = _labels("relabelled0", pod="llm-7", namespace="team")
+    new = _labels(
+        "relabelled0", pod="dcgm-exporter-x7", exported_pod="llm-7", exported_namespace="team"
+    )
+    yield from _gpu(until, old, lambda k: tensor(k) if k < 180 else None)
+    yield from _gpu(until, new, lambda k: tensor(k) if k >= 180 else None)
+    # A GPU of which no label says whose it is.
+    yield from _gpu(until, _labels("unnamed0", host="node-c"))
+
 
 def openmetrics(until: int) -> str:
     """Return the whole past in the format that ``promtool`` reads."""

@@ -82,12 +82,29 @@ class Served:
 @contextmanager
 def served() -> Iterator[Served]:
     """Run a server until the end of the block; skips where none is installed."""
-    for program in ("prometheus", "promtool"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed: apt-get install prometheus")
     exporter = Exporter()
     thread = threading.Thread(target=exporter.serve_forever, args=(0.01,), daemon=True)
     thread.start()
+    config = _CONFIG.format(target=f"127.0.0.1:{exporter.server_port}")
+    prefix = ["--web.external-url=http://localhost/prom", "--web.route-prefix=/prom"]
+    with planned(config, *prefix) as (address, until_ms):
+        url = f"http://{address}/prom"
+        _wait(f"{url}/-/ready")
+        yield Served(url=url, exporter=exporter, until_ms=until_ms)
+    exporter.shutdown()
+    exporter.server_close()
+    thread.join(5)
+
+
+@contextmanager
+def planned(config: str, *flags: str) -> Iterator[tuple[str, int]]:
+    """Start a server that has the planned past; yield its address and where that ends, ms.
+
+    It may not be ready yet. Skips where none is installed.
+    """
+    for program in ("prometheus", "promtool"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed: apt-get install prometheus")
     with tempfile.TemporaryDirectory(prefix="prom", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         until_ms = plans.until_ms(int(time.time() * 1000))
@@ -97,26 +114,19 @@ def served() -> Iterator[Served]:
             [*command, str(folder / "past.om"), str(folder / "data")],
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        target = f"127.0.0.1:{exporter.server_port}"
-        (folder / "prometheus.yml").write_text(_CONFIG.format(target=target))
-        port = _free_port()
+        (folder / "prometheus.yml").write_text(config)
+        address = f"127.0.0.1:{_free_port()}"
         with subprocess.Popen(
             [
                 "prometheus", f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
-                "--web.external-url=http://localhost/prom", "--web.route-prefix=/prom",
+                f"--storage.tsdb.path={folder / 'data'}", "--log.level=error",
+                f"--web.listen-address={address}", *flags,
             ]
         ) as server:  # fmt: skip
             try:
-                url = f"http://127.0.0.1:{port}/prom"
-                _wait(f"{url}/-/ready")
-                yield Served(url=url, exporter=exporter, until_ms=until_ms)
+                yield address, until_ms
             finally:
                 server.terminate()
-    exporter.shutdown()
-    exporter.server_close()
-    thread.join(5)
 
 
 def _free_port() -> int:

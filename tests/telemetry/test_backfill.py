@@ -1,6 +1,8 @@
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
+from typing import Protocol
 
 import msgspec
 import pytest
@@ -8,9 +10,9 @@ import pytest
 from detector.analysis.aggregate import Part
 from detector.analysis.quality import MaxClocks
 from detector.content import load_gpus, shipped
+from detector.fleet import Placement, Placements
 from detector.reading import Reading
 from detector.telemetry.backfill import backfill
-from detector.telemetry.identity import job_of
 from detector.telemetry.prometheus import (
     LIVE,
     Prometheus,
@@ -21,13 +23,19 @@ from detector.telemetry.prometheus import (
     tracks,
 )
 from detector.telemetry.prometheus_settings import PrometheusSettings
+from detector.telemetry.whose import Whose
 from tests.telemetry import plans
 from tests.telemetry.real_prometheus import Served
 
 
-def jobs_of(reading: Reading) -> tuple[str, ...]:
-    found = [job_of(labels) for labels in (reading.labels, *reading.sharing)]
-    return tuple(dict.fromkeys(job for job in found if job))
+class Planned(Protocol):
+    """A server, by where its planned past ends."""
+
+    @property
+    def until_ms(self) -> int: ...
+
+
+_LABELS = Whose()  # what labels say, and no scheduler
 
 
 @cache
@@ -35,17 +43,33 @@ def max_clocks() -> MaxClocks:
     return MaxClocks(table=load_gpus(shipped() / "models"))
 
 
-def past_of(server: Served, *jobs: str) -> dict[str, list[Part]]:
-    """Return the parts of jobs, as if they were first seen where the planned past ends."""
+def past_of(
+    server: Served,
+    *jobs: str,
+    whose: Whose = _LABELS,
+    now: str = "",
+) -> dict[str, list[Part]]:
+    """Return the parts of jobs, as if they were first seen where the planned past ends.
+
+    Parameters
+    ----------
+    now
+        The GPU that they have then, where it is not all that they ever had.
+    """
     source = build(PrometheusSettings(url=server.url), secret=lambda settings, key: "")
     try:
-        return _past_of(source, server.until_ms, jobs)
+        wanted = [
+            one for one in _now(source, server.until_ms, whose)
+            if set(one.jobs) & set(jobs) and now in one.uuid
+        ]  # fmt: skip
+        assert wanted
+        return parts_of(source, wanted, server.until_ms, whose)
     finally:
         source.close()
 
 
-def _past_of(source: Prometheus, until_ms: int, jobs: Sequence[str]) -> dict[str, list[Part]]:
-    # The GPUs of a job are known by readings of it, at whatever time.
+def _now(source: Prometheus, until_ms: int, whose: Whose) -> list[Reading]:
+    """Return what GPUs read last under each set of labels, at whatever time."""
     query = f"{selector(names_of(LIVE), '{}')}[{plans.SPAN_MS}ms]"
     series = source.api.query(query, at_ms=until_ms).series
     found = tracks(series, source.settings.replica_labels)
@@ -53,20 +77,26 @@ def _past_of(source: Prometheus, until_ms: int, jobs: Sequence[str]) -> dict[str
     known: dict[tuple[str, tuple[str, ...]], Reading] = {}
     for track in found:
         (one,), _ = readings([track])
-        owners = jobs_of(one)
+        owners = (
+            whose.named(one) or whose.held(one, start_ms=until_ms - 1, end_ms=until_ms).jobs
+        )
         known[one.entity, owners] = msgspec.structs.replace(one, jobs=owners)
-    wanted = [one for one in known.values() if set(one.jobs) & set(jobs)]
-    assert wanted
+    return list(known.values())
+
+
+def parts_of(
+    source: Prometheus, now: Sequence[Reading], until_ms: int, whose: Whose
+) -> dict[str, list[Part]]:
     parts: defaultdict[str, list[Part]] = defaultdict(list)
     for part in backfill(
-        source, wanted, jobs_of, start_ms=until_ms - plans.SPAN_MS, end_ms=until_ms,
-        max_clocks=max_clocks(),
+        source, now, whose, start_ms=until_ms - plans.SPAN_MS, end_ms=until_ms,
+        every_ms=plans.STEP_MS, max_clocks=max_clocks(),
     ):  # fmt: skip
         parts[part.job].append(part)
     return parts
 
 
-def sample(server: Served, part: Part) -> int:
+def sample(server: Planned, part: Part) -> int:
     """Return which sample of the plan a part is of."""
     return (part.time_ms - (server.until_ms - plans.SPAN_MS)) // plans.STEP_MS
 
@@ -92,6 +122,60 @@ def test_a_gpu_that_is_handed_on_belongs_to_each_job_in_its_own_time(
     assert [sample(prometheus, part) for part in found["after"]] == list(range(181, 270))
 
 
+def test_a_job_has_the_past_of_gpus_that_it_has_no_longer(prometheus: Served) -> None:
+    parts = past_of(prometheus, "moved", now="moved1")["moved"]
+    assert [sample(prometheus, part) for part in parts] == [*range(180), *range(181, 360)]
+    for part in parts:
+        k = sample(prometheus, part)
+        assert part.gpus == 1
+        assert part.ofu == pytest.approx(plans.ofu(k))
+        assert [math.isnan(one) for one in part.gpu_ofu] == [k >= 180, k < 180]
+    assert [gpu.host for gpu in parts[0].roster] == ["node-a", "node-b"]
+
+
+def test_hosts_that_are_scraped_once_a_minute_come_together_at_the_last_ones_time(
+    prometheus: Served,
+) -> None:
+    parts = past_of(prometheus, "minute")["minute"]
+    start_ms = prometheus.until_ms - plans.SPAN_MS
+    whole = [part for part in parts if part.gpus == 2]
+    assert len(whole) >= len(parts) - 1
+    assert 59 <= len(parts) <= 61
+    for part in whole:
+        assert (part.time_ms - start_ms) % 60_000 in (20_000, 45_000)
+        newest = (part.time_ms - start_ms) // 60_000
+        assert newest >= 0
+        each = {plans.ofu(newest), plans.ofu(newest - 1)}
+        assert all(any(math.isclose(one, ofu) for ofu in each) for one in part.gpu_ofu)
+
+
+def test_names_and_units_may_change_midway(prometheus: Served) -> None:
+    parts = past_of(prometheus, "renamed")["renamed"]
+    assert [part.ofu for part in parts] == pytest.approx([plans.ofu(k) for k in range(360)])
+    assert {part.fields["clock"] for part in parts} == {1485.0}
+
+
+def test_a_pod_keeps_its_past_when_its_labels_are_renamed(prometheus: Served) -> None:
+    parts = past_of(prometheus, "team/llm-7")["team/llm-7"]
+    assert [part.ofu for part in parts] == pytest.approx([plans.ofu(k) for k in range(360)])
+
+
+def test_a_past_begins_where_a_scheduler_says_that_its_job_did(prometheus: Served) -> None:
+    start_ms = prometheus.until_ms - plans.SPAN_MS + 100 * plans.STEP_MS + 4_000
+    hold = Placement(job="9", host="node-c", start_ms=start_ms)
+    whose = Whose(placements=Placements([hold]))
+    parts = past_of(prometheus, "9", whose=whose)["9"]
+    # The reading in whose interval it began is of two tenants.
+    assert [sample(prometheus, part) for part in parts] == list(range(102, 360))
+
+
+def test_a_past_has_the_job_that_owns_its_pods(prometheus: Served) -> None:
+    whose = Whose(aliases={"team/llm-worker-0": "team/llm"})
+    parts = past_of(prometheus, "team/llm", whose=whose)
+    assert list(parts) == ["team/llm"]
+    assert len(parts["team/llm"]) == 360
+
+
 def test_two_servers_of_a_pair_count_once_and_fill_each_others_gaps(
     prometheus: Served,
 ) -> None:
@@ -112,8 +196,10 @@ def test_blanks_leave_their_gpu_out_and_no_other(prometheus: Served) -> None:
 
 def test_a_dead_collector_is_no_drop_and_an_idle_gpu_is_one(prometheus: Served) -> None:
     found = past_of(prometheus, "dead", "idle")
-    dead = {sample(prometheus, part) for part in found["dead"]}
-    assert dead == set(range(100)) | set(range(200, 360))
+    for part in found["dead"]:
+        dead = 100 <= sample(prometheus, part) < 200
+        assert (part.gpus, part.faults) == ((0, {"zero_mismatch": 1}) if dead else (1, {}))
+    assert len(found["dead"]) == 360
     idle = {sample(prometheus, part): part.ofu for part in found["idle"]}
     assert idle.keys() == set(range(360))
     assert {idle[k] for k in range(100, 200)} == {0.0}

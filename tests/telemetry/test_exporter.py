@@ -4,7 +4,6 @@ import base64
 import gzip
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -350,26 +349,6 @@ def test_no_secret_is_shown(status: int) -> None:
 
 def test_an_address_that_cannot_be_read_is_shown_as_stars() -> None:
     assert without_secrets("http://[half/") == "***"
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1 that is its own CA, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    made, key = folder / "ca.pem", folder / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-    ]
-    command += ["-nodes", "-days", "2", "-subj", "/CN=exporter", "-keyout", str(key)]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(made)]
-    subprocess.run(command, check=True, capture_output=True)
-    return made, key
 
 
 def test_tls_is_checked_by_the_ca_that_is_named(certificate: tuple[Path, Path]) -> None:

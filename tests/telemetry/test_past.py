@@ -12,6 +12,7 @@ from detector.reading import Reading
 from detector.telemetry.collector import Round
 from detector.telemetry.past import FirstSight
 from detector.telemetry.source import SourceError
+from detector.telemetry.whose import Whose
 
 _T0 = 1_796_000_000_000
 _EVERY = 10_000
@@ -49,7 +50,7 @@ class _Server:
     asked: list[tuple[int, int]] = field(default_factory=list)
 
     def __call__(
-        self, found: Sequence[Reading], *, start_ms: int, end_ms: int
+        self, found: Sequence[Reading], whose: Whose, *, start_ms: int, end_ms: int
     ) -> Iterator[Part]:
         self.asked.append((start_ms, end_ms))
         self.go.wait(30)
