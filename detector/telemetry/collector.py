@@ -17,7 +17,7 @@ from detector.analysis.aggregate import Part, parts
 from detector.analysis.quality import NOTHING, Judged, MaxClocks, Memory, judge
 from detector.fleet import Job
 from detector.reading import Scrape
-from detector.series import ContextEvent
+from detector.series import ContextEvent, Interval
 from detector.telemetry.register import Register
 from detector.telemetry.source import Source, SourceError
 from detector.telemetry.whose import Whose
@@ -25,6 +25,9 @@ from detector.telemetry.whose import Whose
 # Hosts whose clock differs by more are told. Chosen: a slot is 10 s, and HTTP's date has whole
 # seconds.
 _CLOCK_OFF_MS = 10_000
+
+# Another maximal clock is announced no more often than this.
+_TELL_AGAIN_MS = 3_600_000
 
 # Parts that are kept while the store is away: ten minutes of 300 hosts, or 40 MB.
 _MOST_OWED = 20_000
@@ -120,8 +123,9 @@ class Collector:
         self._interval_ms = interval_ms
         self._memory: Memory = NOTHING
         self._introduced: frozenset[str] = frozenset()
-        self._restarts: tuple[tuple[str, ContextEvent], ...] = ()
+        self._events: tuple[tuple[str, ContextEvent], ...] = ()
         self._clocks_off: dict[str, str] = {}
+        self._told_ms: dict[str, int] = {}
         self.owed: tuple[Part, ...] = ()
         self.lost = 0
 
@@ -130,9 +134,11 @@ class Collector:
         scrapes, silent = self._scraped(now_ms)
         self._register.refresh(now_ms)
         scrapes = self._register.identify(scrapes)
+        before = self._memory
         judged, self._memory = judge(
-            self._memory, scrapes, now_ms=now_ms, max_clocks=self._max_clocks
+            before, scrapes, now_ms=now_ms, max_clocks=self._max_clocks
         )
+        self._events += self._rescaled(before, scrapes, judged, now_ms=now_ms)
         silent = [*silent, *self._register.troubles]
         troubles = [f"{one.target}: {one.error}" for one in scrapes if one.error]
         troubles += [f"{one.target}: {one.failing}" for one in scrapes if one.failing]
@@ -157,7 +163,7 @@ class Collector:
         OSError
             When the store is out of reach: then its parts go with those of the next round.
         """
-        self._restarts += self._register.restarts()
+        self._events += self._register.restarts()
         parts = (*self.owed, *found.parts)
         self.owed = parts[-_MOST_OWED:]
         self.lost += len(parts) - len(self.owed)
@@ -166,11 +172,55 @@ class Collector:
             sink.introduce(self._register.describe(sorted(new)))
         # Who was gone is introduced again: that is rare, and what is remembered stays bounded.
         self._introduced = jobs
-        if self._restarts:
-            sink.announce(self._restarts)
-            self._restarts = ()
+        if self._events:
+            sink.announce(self._events)
+            self._events = ()
         sink.post(self.owed)
         self.owed = ()
+
+    def _rescaled(
+        self,
+        before: Memory,
+        scrapes: Sequence[Scrape],
+        judged: Sequence[Judged],
+        *,
+        now_ms: int,
+    ) -> tuple[tuple[str, ContextEvent], ...]:
+        """Return which jobs' OFU counts against another maximal clock from now on.
+
+        All of it moves by as much, and nothing has become slower. Told once an hour at most: a
+        maximum that goes to and fro is never used.
+        """
+        changed = {
+            id(one.reading): one for one in judged if one.quality == "clock_source_changed"
+        }
+        if not changed:
+            return ()
+        told: dict[str, str] = {}
+        for scrape in scrapes:
+            for reading in scrape.readings:
+                one = changed.get(id(reading))
+                known = before.known.get((scrape.target, reading.entity))
+                if one and known and one.max_clock_mhz != known.max_clock_mhz:
+                    told |= dict.fromkeys(one.jobs, one.reason)
+        self._told_ms = {
+            job: at for job, at in self._told_ms.items() if now_ms - at < _TELL_AGAIN_MS
+        }
+        new = told.keys() - self._told_ms.keys()
+        self._told_ms |= dict.fromkeys(new, now_ms)
+        span = Interval(start_ms=now_ms, end_ms=now_ms)
+        return tuple(
+            (
+                job,
+                ContextEvent(
+                    kind="planned_change",
+                    span=span,
+                    note=f"OFU is measured anew: {told[job]}",
+                    told_ms=now_ms,
+                ),
+            )
+            for job in sorted(new)
+        )
 
     def _compare_clocks(self, scrapes: Iterable[Scrape]) -> None:
         """Note whose clock is off; a target says its time now and then only."""

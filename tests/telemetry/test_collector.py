@@ -266,6 +266,26 @@ def test_what_is_kept_for_a_store_that_is_away_is_bounded_and_the_oldest_goes(
     assert collector.owed[0].time_ms == _T0 + 10_000
 
 
+def test_another_maximal_clock_is_announced_to_its_jobs_and_going_to_and_fro_once_an_hour(
+    making: Callable[..., Collector],
+) -> None:
+    maxima = {0: 1980.0, 1: 1980.0, 2: 2100.0, 3: 2100.0, 4: 1980.0, 5: 2100.0, 363: 1980.0}
+
+    def answer(now_ms: int) -> Sequence[Scrape]:
+        top = maxima[(now_ms - _T0) // 10_000]
+        return [_scrape(now_ms, values={**_BUSY, "max_sm_clock_mhz": top})]
+
+    collector, sink = making(_Source(answer)), _Sink()
+    for n in maxima:
+        collector.deliver(collector.round(_T0 + n * 10_000), sink)
+    assert [(job, event.span.start_ms - _T0) for job, event in sink.events] == [
+        ("7", 20_000),
+        ("7", 3_630_000),
+    ]
+    assert {event.kind for _, event in sink.events} == {"planned_change"}
+    assert "now 2100 MHz (dcgm), was 1980 MHz (dcgm)" in sink.events[0][1].note
+
+
 def test_rounds_a_little_early_or_late_are_of_their_slot(
     making: Callable[..., Collector],
 ) -> None:
