@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from detector.analysis.quality import REPORTED, Judged, Quality
+from detector.metric import counter_named
 from detector.reading import Reading, Scrape
 from detector.telemetry import remedies
 from detector.telemetry.remedies import BAD, FAILING, NEEDED, ROWS, UNANSWERED, WISHED, Kind
@@ -69,6 +70,12 @@ class _Target:
     @property
     def readings(self) -> tuple[Reading, ...]:
         return self.scrape.readings
+
+    @property
+    def refused(self) -> set[str]:
+        """Counters that came with values that are none: those are exported."""
+        named = {line.metric: counter_named(line.metric) for line in self.scrape.dropped}
+        return {known[0].name if known else metric for metric, known in named.items()}
 
     def lacking(self, counter: str) -> int:
         """How many GPUs do not tell a counter."""
@@ -166,7 +173,10 @@ def _answered(target: _Target) -> Iterator[Symptom]:
 
 def _counters(target: _Target) -> Iterator[Symptom]:
     every = len(target.readings)
-    none = all(target.lacking(counter) == every for counter in _PROFILING)
+    refused = target.refused
+    none = refused.isdisjoint(_PROFILING) and all(
+        target.lacking(counter) == every for counter in _PROFILING
+    )
     if none:
         yield Symptom(
             kind="no_profiling_counters",
@@ -179,7 +189,7 @@ def _counters(target: _Target) -> Iterator[Symptom]:
         lacking = target.lacking(counter)
         if lacking and not (none and counter == "tensor_active"):
             # Where some GPUs have it, it is exported; the others' values were none.
-            absent = lacking == every
+            absent = lacking == every and counter not in refused
             yield Symptom(
                 kind=f"{counter}_missing" if absent else f"{counter}_blank",
                 level="trouble",

@@ -137,7 +137,10 @@ class Register:
         )
 
     def identify(self, scrapes: Iterable[Scrape]) -> tuple[Scrape, ...]:
-        """Return the scrapes with the jobs of each reading, or between whom its GPU changed."""
+        """Return the scrapes with the jobs of each reading, or between whom its GPU changed.
+
+        Without whole GPUs that are read by instance too: those are the sum of their instances.
+        """
         scrapes = tuple(scrapes)
         readings = [reading for scrape in scrapes for reading in scrape.readings]
         live = [known for known in self._known if known.fresh(self._now_ms)]
@@ -151,7 +154,9 @@ class Register:
             replace(
                 scrape,
                 readings=tuple(
-                    self._identified(reading, scrape.target) for reading in scrape.readings
+                    self._identified(reading, scrape.target)
+                    for reading in scrape.readings
+                    if not self.whose.is_cut(reading)
                 ),
             )
             for scrape in scrapes
@@ -221,8 +226,6 @@ class Register:
                 self._lineages[run.job.id] = lineage(run, self._runs.values())
 
     def _identified(self, reading: Reading, target: str) -> Reading:
-        if self.whose.is_cut(reading):
-            return msgspec.structs.replace(reading, jobs=())
         key = target, reading.entity
         before = self._seen.get(key)
         # Mostly labels say what they said before.

@@ -186,6 +186,17 @@ def test_doctor_tells_a_page_without_profiling_counters_from_one_without_jobs() 
     assert "no_profiling_counters" not in without_jobs
 
 
+def test_doctor_tells_counters_that_are_blank_everywhere_from_counters_that_are_not_there() -> (
+    None
+):
+    page = _page("01_h100_8gpu_host")
+    blank = re.sub(rb"(?m)^(DCGM_FI_PROF_.*\}) \S+$", rb"\1 140737488355328.000000", page)
+    with serving(_always(blank)) as exporter:
+        _, found = _findings("--wait", "0s", "--target", exporter.url)
+    assert "dcgmi dmon -e 1004" in found["tensor_active_blank"]["remedy"]
+    assert {"no_profiling_counters", "tensor_active_missing"}.isdisjoint(found)
+
+
 def test_doctor_sees_an_exporter_that_repeats_itself() -> None:
     with serving(_always(_page("01_h100_8gpu_host"))) as exporter:
         _, found = _findings("--wait", "1s", "--target", exporter.url)

@@ -111,13 +111,13 @@ def test_an_exporter_without_job_labels_takes_no_gpu_from_the_one_that_has_them(
     assert told == [(("w-0",), ()), ((), ())] * 3
 
 
-def test_a_gpu_that_is_read_instance_by_instance_is_nobodys_as_a_whole() -> None:
+def test_a_gpu_that_is_read_instance_by_instance_is_not_counted_as_a_whole_too() -> None:
     slurm = Told(roll=Roll(placements=(on("a", -100),)))
     register = Register([slurm])
     register.refresh(T)
     for whole, name in ((reading(0, hpc_job="9"), "9"), (reading(0, uuid="GPU-1"), "a")):
         instances = [msgspec.structs.replace(whole, instance=one) for one in ("1", "2")]
-        assert whose(register, whole, *instances) == [(), (name,), (name,)]
+        assert whose(register, whole, *instances) == [(name,), (name,)]
         assert whose(register, whole) == [(name,)]
 
 
