@@ -246,6 +246,7 @@ def _vector(hosts: Sequence[Part], roster: Sequence[Gpu]) -> tuple[float, ...]:
 
 # What people do about a verdict.
 _REMEDIES = {
+    "unreachable": "see whether host and exporter are up",
     "stale": "see whether the exporter or host engine still collects",
     "frozen": "restart the host engine or exporter",
     "blank": "see with ofuwatch doctor which counters are missing, and why",

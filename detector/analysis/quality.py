@@ -22,7 +22,7 @@ from detector.reading import Reading, Scrape
 
 Quality = Literal[
     "ok", "stale", "frozen", "blank", "zero_mismatch", "contention",
-    "clock_source_changed", "out_of_bounds", "handover",
+    "clock_source_changed", "out_of_bounds", "handover", "unreachable",
 ]  # fmt: skip
 ClockSource = Literal["dcgm", "nvml", "config", "table", "observed", ""]
 REPORTED: tuple[ClockSource, ...] = ("dcgm", "nvml")  # the GPU itself says it
@@ -190,7 +190,7 @@ def judge(
     Parameters
     ----------
     scrapes
-        With their readings' jobs filled in.
+        With their readings' jobs filled in. Readings of a target that did not answer are old.
     now_ms
         When the round was made, by our clock.
     """
@@ -201,6 +201,9 @@ def judge(
     observed = _observed(memory.observed, rounds)
     judged = []
     for scrape, readings in rounds:
+        if scrape.error:
+            judged += [_unreachable(reading, scrape.error) for reading in readings]
+            continue
         for reading in readings:
             key = scrape.target, reading.entity
             before = known.get(key)
@@ -212,6 +215,12 @@ def judge(
             judged.append(one)
             known[key] = _remembered(at, one)
     return tuple(judged), Memory(known=known, observed=observed)
+
+
+def _unreachable(reading: Reading, error: str) -> Judged:
+    return Judged(
+        reading=reading, jobs=reading.jobs, ofu=math.nan, quality="unreachable", reason=error
+    )
 
 
 def _once(readings: tuple[Reading, ...]) -> Iterable[Reading]:

@@ -273,7 +273,7 @@ class Inbox:
             slot.reports.append(letter)
             return True
         before = slot.parts.get(letter.host)
-        if before is None or letter.fresh or not before.fresh:
+        if before is None or letter.telling >= before.telling:
             slot.parts[letter.host] = letter
         return True
 

@@ -57,6 +57,11 @@ class Letter:
         return not self.host and isnan(self.fields["ofu"])
 
     @property
+    def telling(self) -> tuple[bool, bool]:
+        """How much it says of its host, for want of a better one of two: a value, a new one."""
+        return not isnan(self.fields["ofu"]), self.fresh
+
+    @property
     def counted(self) -> float:
         """How many GPUs its OFU is the mean of; NaN where it does not say."""
         return self.fields.get("gpus", nan)

@@ -18,6 +18,7 @@ from detector.analysis.quality import NOTHING, Judged, MaxClocks, Memory, judge
 from detector.fleet import Job
 from detector.reading import Scrape
 from detector.series import ContextEvent, Interval
+from detector.telemetry.absent import Absent
 from detector.telemetry.register import Register
 from detector.telemetry.source import Source, SourceError
 from detector.telemetry.whose import Whose
@@ -74,8 +75,8 @@ class Round:
     def counts(self) -> Counter[str]:
         """Return how many targets answered, readings there were, and verdicts were given."""
         found: Counter[str] = Counter()
-        found["targets"] = len(self.scrapes)
-        found["targets_down"] = sum(bool(scrape.error) for scrape in self.scrapes)
+        found["targets"] = len({scrape.target for scrape in self.scrapes})
+        found["targets_down"] = len({one.target for one in self.scrapes if one.error})
         found["readings"] = len(self.judged)
         found["dropped"] = sum(len(scrape.dropped) for scrape in self.scrapes)
         found.update(one.quality for one in self.judged)
@@ -84,10 +85,11 @@ class Round:
 
 @dataclass(slots=True, kw_only=True)
 class _Asked:
-    """A source, and the answer that it still owes."""
+    """A source, the answer that it still owes, and whether a round ended without it."""
 
     source: Source
     under_way: Future[Sequence[Scrape]] | None = None
+    late: bool = False
 
 
 class Collector:
@@ -122,6 +124,7 @@ class Collector:
         self._register, self._max_clocks, self._deadline_s = register, max_clocks, deadline_s
         self._interval_ms = interval_ms
         self._memory: Memory = NOTHING
+        self._absent = Absent()
         self._introduced: frozenset[str] = frozenset()
         self._events: tuple[tuple[str, ContextEvent], ...] = ()
         self._clocks_off: dict[str, str] = {}
@@ -131,9 +134,9 @@ class Collector:
 
     def round(self, now_ms: int) -> Round:
         """Ask every source once and return what was found."""
-        scrapes, silent = self._scraped(now_ms)
+        answered, missing, silent = self._scraped(now_ms)
         self._register.refresh(now_ms)
-        scrapes = self._register.identify(scrapes)
+        scrapes = self._identified(answered, missing)
         before = self._memory
         judged, self._memory = judge(
             before, scrapes, now_ms=now_ms, max_clocks=self._max_clocks
@@ -151,7 +154,7 @@ class Collector:
             # A round that starts a little early or late is still that of its slot.
             parts=parts(judged, time_ms=round(now_ms / self._interval_ms) * self._interval_ms),
             silent=tuple(silent),
-            troubles=(*silent, *troubles),
+            troubles=tuple(dict.fromkeys((*silent, *troubles))),
             whose=self._register.whose,
         )
 
@@ -222,6 +225,17 @@ class Collector:
             for job in sorted(new)
         )
 
+    def _identified(
+        self, scrapes: Sequence[Scrape], missing: Sequence[Scrape]
+    ) -> tuple[Scrape, ...]:
+        """Return what was scraped with its jobs, and what is missing of jobs that go on."""
+        found = self._register.identify((*scrapes, *missing))
+        answered, missing = found[: len(scrapes)], found[len(scrapes) :]
+        alive = {
+            job for scrape in answered for reading in scrape.readings for job in reading.jobs
+        }
+        return (*answered, *self._absent.kept(missing, alive))
+
     def _compare_clocks(self, scrapes: Iterable[Scrape]) -> None:
         """Note whose clock is off; a target says its time now and then only."""
         for scrape in scrapes:
@@ -236,37 +250,38 @@ class Collector:
                 told = f"its clock is about {abs(off) / 1e4:.0f}0 s {way} the one here"
                 self._clocks_off[scrape.target] = f"{scrape.target}: {told}; run NTP there"
 
-    def _scraped(self, now_ms: int) -> tuple[Sequence[Scrape], list[str]]:
-        troubles = []
-        awaited = []
+    def _scraped(self, now_ms: int) -> tuple[list[Scrape], list[Scrape], list[str]]:
+        """Return what sources gave, what is missing in it, and which gave nothing, and why."""
         for one in self._asked:
-            if one.under_way is not None and not one.under_way.done():
-                troubles.append(self._late(one))
-                continue
             # What came too late is of no use: its readings would be taken for new ones.
-            one.under_way = _asked(one.source, now_ms)
-            awaited.append(one)
-        wait([one.under_way for one in awaited if one.under_way], timeout=self._deadline_s)
+            if one.under_way is None or one.under_way.done():
+                one.under_way = _asked(one.source, now_ms)
+                one.late = False
+        asked = [one.under_way for one in self._asked if one.under_way and not one.late]
+        wait(asked, timeout=self._deadline_s)
         scrapes: list[Scrape] = []
-        for one in awaited:
-            assert one.under_way is not None
-            if not one.under_way.done():
-                troubles.append(self._late(one))
-                continue
-            try:
-                scrapes += one.under_way.result()
-            except SourceError as error:
-                troubles.append(f"{one.source.name}: {error}")
-            except Exception as error:  # one odd source must not cost the others
-                kind = type(error).__name__
-                troubles.append(f"{one.source.name}: a mistake of ofuwatch's: {kind}: {error}")
-            one.under_way = None
-        return scrapes, troubles
+        missing: list[Scrape] = []
+        troubles: list[str] = []
+        for number, one in enumerate(self._asked):
+            given, why = self._given(one)
+            scrapes += given
+            missing += self._absent.standing_in(number, given, now_ms=now_ms, failure=why)
+            troubles += [f"{one.source.name}: {why}"] if why else []
+        return scrapes, missing, troubles
 
-    def _late(self, one: _Asked) -> str:
-        return (
-            f"{one.source.name}: no answer within {self._deadline_s:g} s; not asked again yet"
-        )
+    def _given(self, one: _Asked) -> tuple[Sequence[Scrape], str]:
+        """Return what a source gave, or why it gave nothing."""
+        assert one.under_way is not None
+        if one.late or not one.under_way.done():
+            one.late = True
+            return (), f"no answer within {self._deadline_s:g} s; not asked again yet"
+        answer, one.under_way = one.under_way, None
+        try:
+            return answer.result(), ""
+        except SourceError as error:
+            return (), str(error)
+        except Exception as error:  # one odd source must not cost the others
+            return (), f"a mistake of ofuwatch's: {type(error).__name__}: {error}"
 
     def close(self) -> None:
         """Let go of all sources."""

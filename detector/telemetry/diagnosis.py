@@ -100,6 +100,8 @@ def diagnose(
     before = {scrape.target for earlier, _ in rounds[:-1] for scrape in earlier}
     found: list[Symptom] = []
     for scrape in scrapes:
+        if scrape.error and scrape.readings:
+            continue  # old ones, beside the answer itself
         here = [verdicts[id(one)] for one in scrape.readings if id(one) in verdicts]
         target = _Target(
             scrape=scrape,

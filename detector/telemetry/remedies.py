@@ -116,6 +116,7 @@ def pace(kind: Kind) -> str:
 
 
 BAD: Mapping[Quality, str] = {
+    "unreachable": "see whether the host is up, and its exporter or agent",
     "stale": _RESTART,
     "frozen": _RESTART,
     "blank": "see the log of the exporter or host engine for what it could not read, then "

@@ -1,6 +1,7 @@
 """Broken collectors open telemetry faults and nothing else, from readings to incidents."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,7 @@ import pytest
 import redis
 from msgspec.structs import replace
 
-from detector.analysis.aggregate import parts
-from detector.analysis.quality import NOTHING, MaxClocks, judge
+from detector.analysis.quality import MaxClocks
 from detector.config import load
 from detector.incident.incident import Incident
 from detector.reading import Reading, Scrape
@@ -18,6 +18,8 @@ from detector.store.history import History, HistorySettings
 from detector.store.keys import Keys
 from detector.store.ledger import Ledger
 from detector.store.parts import Parts
+from detector.telemetry.collector import Collector
+from detector.telemetry.register import Register
 from tests.scenarios.stage import content
 
 _T0 = 1_764_000_000_000
@@ -41,34 +43,51 @@ def _values(rng: np.random.Generator, place: int) -> Mapping[str, float]:
     }  # fmt: skip
 
 
+@dataclass(slots=True)
+class _Fleet:
+    """Two hosts with four GPUs each, all of one job; the fault comes after half an hour."""
+
+    fault: Fault
+    name: str = "made"
+    settle_s: float = 0.0
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(3))
+
+    def scrape(self, now_ms: int) -> Sequence[Scrape]:
+        return [self._scrape(host, now_ms) for host in (0, 1)]
+
+    def _scrape(self, host: int, now_ms: int) -> Scrape:
+        at = (now_ms - _T0) // _ROUND_MS
+        readings = []
+        for index in range(4):
+            reading = Reading(
+                uuid=f"GPU-{host}{index}", host=f"n{host}", index=str(index),
+                model="NVIDIA H100 80GB HBM3", time_ms=now_ms, jobs=("7",),
+                values=_values(self.rng, 4 * host + index),
+            )  # fmt: skip
+            told = self.fault(at, reading) if at >= _WELL else reading
+            readings += [] if told is None else [told]
+        error = "" if readings else "connection refused: is the exporter up?"
+        return Scrape(target=f"n{host}", asked_ms=now_ms, readings=tuple(readings), error=error)
+
+    def close(self) -> None:
+        pass
+
+
 def _play(client: redis.Redis, valkey: str, folder: Path, fault: Fault) -> list[Incident]:
-    """Watch a job of two hosts with four GPUs each; the fault comes after half an hour."""
+    """Collect from the fleet and watch it."""
     path = folder / "config.toml"
     path.write_text(f'[redis]\nurl = "unix://{valkey}"\n[history]\nstream = "6h"\n')
-    now_ms, memory = _T0, NOTHING
-    rng = np.random.default_rng(3)
-    clocks = MaxClocks(table=content().gpus)
+    now_ms = _T0
     sink = Parts(client, Keys(), History(client, Keys(), HistorySettings()))
+    collector = Collector(
+        [_Fleet(fault)], Register(), max_clocks=MaxClocks(table=content().gpus),
+        deadline_s=5.0, interval_ms=_ROUND_MS,
+    )  # fmt: skip
     service = Service(load(path), content(), clock=lambda: now_ms, only=("tick",))
     try:
         for at in range(_ROUNDS):
             now_ms = _T0 + at * _ROUND_MS
-            scrapes = []
-            for host in (0, 1):
-                readings = []
-                for index in range(4):
-                    reading = Reading(
-                        uuid=f"GPU-{host}{index}", host=f"n{host}", index=str(index),
-                        model="NVIDIA H100 80GB HBM3", time_ms=now_ms, jobs=("7",),
-                        values=_values(rng, 4 * host + index),
-                    )  # fmt: skip
-                    told = fault(at, reading) if at >= _WELL else reading
-                    readings += [] if told is None else [told]
-                scrapes.append(
-                    Scrape(target=f"n{host}", asked_ms=now_ms, readings=tuple(readings))
-                )
-            judged, memory = judge(memory, scrapes, now_ms=now_ms, max_clocks=clocks)
-            sink.post(parts(judged, time_ms=now_ms))
+            collector.deliver(collector.round(now_ms), sink)
             if at % 6 == 5:
                 now_ms += 30_000
                 service.renew()
@@ -76,6 +95,7 @@ def _play(client: redis.Redis, valkey: str, folder: Path, fault: Fault) -> list[
         return list(Ledger(client, Keys()).incidents())
     finally:
         service.close()
+        collector.close()
 
 
 def _kinds(incidents: list[Incident]) -> list[tuple[str, str]]:
@@ -136,11 +156,31 @@ def test_an_exporter_that_repeats_itself_for_ever_is_a_telemetry_fault(play: Pla
     assert "stale: GPUs 4 of n0, 4 of n1" in incidents[0].summary
 
 
-def test_a_host_that_is_gone_is_a_loss_of_capacity_as_ever(play: Play) -> None:
-    incidents = play(lambda at, reading: reading if reading.host == "n0" else None)
-    kinds = _kinds(incidents)
+def test_gpus_that_fell_off_a_host_that_answers_are_a_loss_of_capacity(play: Play) -> None:
+    kinds = _kinds(play(lambda at, reading: None if reading.uuid == "GPU-13" else reading))
     assert ("capacity_loss", "capacity") in kinds
     assert "telemetry" not in {family for _, family in kinds}
+
+
+def test_an_exporter_that_is_down_is_a_telemetry_fault_and_no_loss_of_capacity(
+    play: Play,
+) -> None:
+    incidents = play(lambda at, reading: reading if reading.host == "n0" else None)
+    # What is left of the mean is lower: n0 does less than n1 did.
+    assert {kind for kind, _ in _kinds(incidents)} == {"telemetry_fault"}
+    told = next(one for one in incidents if one.family == "telemetry")
+    assert "4 of 8 GPUs" in told.summary
+    assert "unreachable: GPUs 4 of n1" in told.summary
+
+
+def test_exporters_that_are_all_down_are_one_telemetry_fault_that_ends_with_it(
+    play: Play,
+) -> None:
+    back = _WELL + 60
+    incidents = play(lambda at, reading: reading if at >= back else None)
+    assert _kinds(incidents) == [("telemetry_fault", "telemetry")]
+    assert "8 of 8 GPUs" in incidents[0].summary
+    assert incidents[0].resolve_reason == "recovered"
 
 
 def test_a_job_that_stands_still_is_a_hang_and_its_telemetry_is_well(play: Play) -> None:

@@ -250,6 +250,18 @@ def test_a_new_reading_outlives_a_repeat_in_the_same_slot(bench: Bench) -> None:
     assert bench.settle(0) == 1
 
 
+def test_a_collector_that_cannot_reach_a_host_takes_nothing_from_one_that_does(
+    bench: Bench,
+) -> None:
+    good, missing = of({"a": 0.4}, fresh=False), of({"a": NAN}, faults={"unreachable": 1})
+    for first, second in ((good, missing), (missing, good)):
+        bench.post(0, {"n1": of({"A": 0.3}), "n2": first, "n3": of({"B": 0.5})})
+        bench.post(0, {"n2": second})
+    bench.settle(0)
+    assert bench.window().fields["ofu"] == pytest.approx([0.4])
+    assert bench.window().fields["gpus"].tolist() == [3.0]
+
+
 def test_a_job_without_a_usable_gpu_has_an_entry_that_says_so(bench: Bench) -> None:
     for at in range(9):
         bench.post(at, {"n1": of({"A": NAN, "B": NAN}, faults={"zero_mismatch": 2})})
