@@ -95,16 +95,19 @@ class Kubernetes:
         Raises
         ------
         SchedulerError
-            When the pods cannot be listed.
+            When the pods cannot be listed, or their owners not be asked for.
         """
-        pods = [pod for pod in self._pods() if self._gpus(pod) and began(pod) is not None]
+        pods = [pod for pod in self._pods() if self._gpus(pod)]
         lookups = [_OWNERS]
         met: set[str] = set()
         holds: dict[tuple[str, str, int | None], Placement] = {}
         aliases: dict[str, str] = {}
         runs: dict[str, Run] = {}
         for pod in pods:
-            top = self._top(pod, lookups, met)
+            top = None if began(pod) is None else self._top(pod, lookups, met)
+            if top is None:  # nobody's yet: any other name would be another job's
+                aliases[full_name(pod)] = ""
+                continue
             run = self._run(pod, top)
             aliases[full_name(pod)] = run.job.id
             self._hold(holds, pod, run.job.id)
@@ -152,41 +155,49 @@ class Kubernetes:
 
     def _top(
         self, pod: Mapping[str, Any], lookups: list[int], met: set[str]
-    ) -> Mapping[str, Any]:
-        """Return the topmost owner of a pod that is a workload; the pod itself for none."""
+    ) -> Mapping[str, Any] | None:
+        """Return the topmost owner of a pod that is a workload; the pod itself for none.
+
+        None where it is not known yet.
+        """
         thing = pod
         for _ in range(8):  # no chain is longer; a loop of owners is somebody's mistake
             owner = controller(thing)
             if not owner or (thing is not pod and owner.get("kind") not in WORKLOADS):
                 return thing
             met.add(text(owner.get("uid")))
-            thing = self._read(owner, metadata(pod), lookups)
+            read = self._read(owner, metadata(pod), lookups)
+            if read is None:
+                return None
+            thing = read
         return thing
 
     def _read(
         self, owner: Mapping[str, Any], pod: Mapping[str, Any], lookups: list[int]
-    ) -> Mapping[str, Any]:
-        """Return an owner as the API has it; what may not be read is known by its reference."""
+    ) -> Mapping[str, Any] | None:
+        """Return an owner as the API has it; what may not be read is known by its reference.
+
+        None where this round has asked for enough. What cannot be read once is not asked for
+        again, so that a job keeps its name.
+        """
         uid, namespace = text(owner.get("uid")), text(pod.get("namespace"))
         if uid in self._owners:
             return self._owners[uid]
         kind, version = text(owner.get("kind")), text(owner.get("apiVersion"))
         bare = {"kind": kind, "metadata": {"name": owner.get("name"), "uid": uid}}
-        if uid in self._blind or lookups[0] <= 0 or kind not in WORKLOADS:
+        if uid in self._blind or kind not in WORKLOADS:
             return bare
+        if lookups[0] <= 0:
+            return None
         lookups[0] -= 1
         root = "/api" if "/" not in version else "/apis"
         path = f"{root}/{version}/namespaces/{namespace}/{kind.lower()}s/{owner.get('name')}"
-        try:
-            status, document = self._get(path, {})
-        except SchedulerError:
-            return bare
+        status, document = self._get(path, {})
         # One of the same name that was made since is another: its owners are not this one's.
         if status == 200 and metadata(table(document)).get("uid") == uid:
             self._owners[uid] = {"kind": kind, "metadata": metadata(table(document))}
             return self._owners[uid]
-        if status in (403, 404):
-            self._blind.add(uid)
+        self._blind.add(uid)
         return bare
 
     def _run(self, pod: Mapping[str, Any], top: Mapping[str, Any]) -> Run:

@@ -54,7 +54,7 @@ class _Known:
     seeded: bool = False
     no_past: str = ""
     holds: dict[Placement, Placement] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    aliases: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def fresh(self, now_ms: int) -> bool:
         """Whether the last answer still counts."""
@@ -148,7 +148,10 @@ class Register:
             self.whose,
             placements=Placements(one for known in live for one in known.holds.values()),
             fleet=_fleet(readings),
-            aliases={name: job for known in live for name, job in known.aliases.items()},
+            # A job's other names stay true when its scheduler is silent, and after its end.
+            aliases={
+                name: job for known in self._known for name, (job, _) in known.aliases.items()
+            },
         )
         return tuple(
             replace(
@@ -308,7 +311,9 @@ def _take(known: _Known, roll: Roll, *, now_ms: int) -> None:
         if now_ms - (ended.end_ms or now_ms) <= _REMEMBER_MS:
             holds[key] = ended
     known.holds = holds
-    known.aliases = roll.aliases
+    known.aliases = {
+        name: told for name, told in known.aliases.items() if now_ms - told[1] <= _REMEMBER_MS
+    } | {name: (job, now_ms) for name, job in roll.aliases.items()}
     known.as_of_ms = now_ms
 
 

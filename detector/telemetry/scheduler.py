@@ -45,7 +45,7 @@ class Roll:
     ----------
     aliases
         Other names that labels may give a job -> its id: a component of a heterogeneous job, an
-        array's task, a pod.
+        array's task, a pod; "" for what is nobody's yet, such as a pod that has not begun.
     """
 
     placements: tuple[Placement, ...] = ()

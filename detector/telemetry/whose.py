@@ -66,7 +66,7 @@ class Whose:
         found = set(reading.jobs)
         for labels in self.said(reading) if said is None else said:
             # A pod's owners say more surely than its labels which job it is of.
-            name = labels.scheduled or self.aliases.get(labels.pod, "") or labels.job
+            name = labels.scheduled or self.aliases.get(labels.pod, labels.job)
             found.add(self.aliases.get(name, name))
         found.discard("")
         return tuple(sorted(found))

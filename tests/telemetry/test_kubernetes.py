@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from detector.reading import Reading, Scrape
 from detector.telemetry.kubernetes import Kubernetes
 from detector.telemetry.register import Register
 from detector.telemetry.scheduler import SchedulerError
@@ -162,6 +163,68 @@ def test_an_owner_is_read_once_and_one_that_may_not_be_read_is_known_by_the_labe
         assert sum("/jobs/" in one.path for one in api.asked) == 1
         (hold,) = asked.look(NOW).placements
     assert hold.gpus == 8
+
+
+def told(register: Register, at: int, *pods: str) -> list[tuple[str, ...]]:
+    """Return whose GPUs are, each labelled with its pod."""
+    register.refresh(NOW + at * 1_000)
+    readings = tuple(
+        Reading(
+            uuid=f"GPU-{name}",
+            time_ms=NOW + at * 1_000,
+            values={"tensor_active": 0.3 + at / 1_000},
+            labels={"namespace": "ml", "pod": name},
+        )
+        for name in pods
+    )
+    (scrape,) = register.identify([Scrape(target="n1", asked_ms=0, readings=readings)])
+    return [one.jobs or tuple(f"-{job}" for job in one.handover) for one in scrape.readings]
+
+
+def test_a_gpu_counts_for_nobody_until_its_pod_has_begun_and_never_under_the_pods_name() -> (
+    None
+):
+    waiting = pod("llm-0", owned("Job", "llm")) | {"status": {"phase": "Pending"}}
+    cluster = Cluster(waiting, things=(thing("Job", "llm"),))
+    with serving(cluster) as api:
+        register = Register([kubernetes(api.url)])
+        found = [told(register, 0, "llm-0")]
+        cluster.pods = [pod("llm-0", owned("Job", "llm"))]
+        found += [told(register, at, "llm-0") for at in (10, 20)]
+        cluster.pods = []  # the job is over and deleted; its last values are still handed out
+        found += [told(register, 30, "llm-0")]
+        cluster.refuse = {"pods": 500}
+        found += [told(register, 40, "llm-0")]
+    assert found == [[()], [("-ml/llm",)], [("ml/llm",)], [("ml/llm",)], [("ml/llm",)]]
+
+
+def test_pods_whose_owners_were_not_asked_for_yet_are_nobodys_rather_than_other_jobs() -> None:
+    names = [f"j{n}" for n in range(250)]
+    cluster = Cluster(
+        *(pod(f"{name}-0", owned("Job", name)) for name in names),
+        things=(
+            *(thing("Job", name, owned("JobSet", "all")) for name in names),
+            thing("JobSet", "all"),
+        ),
+    )
+    with serving(cluster) as api:
+        asked = kubernetes(api.url)
+        first, second = (set(asked.look(NOW + at).aliases.values()) for at in (0, 10_000))
+    assert (first, second) == ({"", "ml/all"}, {"ml/all"})
+
+
+def test_an_owner_that_cannot_be_read_once_leaves_the_job_its_name() -> None:
+    cluster = Cluster(
+        pod("w-0", owned("Job", "w")),
+        things=(thing("Job", "w", owned("JobSet", "all")), thing("JobSet", "all")),
+    )
+    cluster.refuse = {"jobs": 500}
+    with serving(cluster) as api:
+        asked = kubernetes(api.url)
+        names = [asked.look(NOW).aliases["ml/w-0"]]
+        cluster.refuse = {}
+        names += [asked.look(NOW + 10_000).aliases["ml/w-0"]]
+    assert names == ["ml/w", "ml/w"]
 
 
 def test_who_a_job_is_comes_from_its_labels() -> None:
