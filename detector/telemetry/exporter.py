@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import aiohttp
 import uvloop
+from yarl import URL  # aiohttp's own
 
 from detector.httpdate import http_date_ms
 from detector.reading import Scrape
@@ -45,14 +46,14 @@ class _Target:
     Attributes
     ----------
     url
-        What is asked for: without user and password.
+        What is asked for: without user and password; None where it is no URL.
     shown
         What people may see of it.
     headers
         Of its own user and password, which go before the source's.
     """
 
-    url: str
+    url: URL | None
     shown: str
     host: str
     headers: dict[str, str]
@@ -122,17 +123,32 @@ class Exporter:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, keepalive_timeout=120),
-                timeout=aiohttp.ClientTimeout(total=self._settings.timeout / 1000),
+                # The round has a deadline for all: a timer for each and a jar for cookies cost
+                # a tenth of a request.
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
                 # Compression saves network and costs both ends more CPU than the parse.
                 headers={"Accept-Encoding": "identity", "Accept": "text/plain"},
-                auto_decompress=True,
                 trust_env=False,
             )
+        targets = list(self._known.values())
         asked = [
-            self._one(self._session, one, one.headers or signed, now_ms)
-            for one in self._known.values()
+            asyncio.create_task(self._one(self._session, one, one.headers or signed, now_ms))
+            for one in targets
         ]
-        return list(await asyncio.gather(*asked))
+        if not asked:
+            return []
+        _, late = await asyncio.wait(asked, timeout=self._settings.timeout / 1000)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)  # until their connections are shut
+        why = _reason(TimeoutError(), self._settings)
+        return [
+            Scrape(target=one.shown, asked_ms=now_ms, error=why)
+            if task in late
+            else task.result()
+            for one, task in zip(targets, asked, strict=True)
+        ]
 
     async def _one(
         self,
@@ -141,6 +157,8 @@ class Exporter:
         signed: Mapping[str, str],
         now_ms: int,
     ) -> Scrape:
+        if target.url is None:
+            return Scrape(target=target.shown, asked_ms=now_ms, error="that is no URL")
         try:
             page, date = await _page(session, target.url, signed)
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -192,8 +210,13 @@ def _target(url: str) -> _Target:
         user, password = unquote(parts.username), unquote(parts.password or "")
         headers = basic(user, password)
     asked = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    try:
+        # As aiohttp wants it, once for all: it remembers far fewer than a fleet has.
+        parsed = URL(asked.geturl())
+    except ValueError:
+        parsed = None
     return _Target(
-        url=asked.geturl(),
+        url=parsed,
         shown=without_secrets(url),
         host=parts.hostname or "",
         headers=headers,
@@ -201,7 +224,7 @@ def _target(url: str) -> _Target:
 
 
 async def _page(
-    session: aiohttp.ClientSession, url: str, signed: Mapping[str, str]
+    session: aiohttp.ClientSession, url: URL, signed: Mapping[str, str]
 ) -> tuple[bytes, str]:
     """Return a target's page and its HTTP date.
 
@@ -272,8 +295,6 @@ def _reason(error: Exception, settings: ExporterSettings) -> str:
             return "the connection broke off"
         case aiohttp.ClientPayloadError():
             return "the page broke off in the middle"
-        case aiohttp.InvalidURL():
-            return "that is no URL"
         case aiohttp.ClientResponseError():
             return "the answer is no HTTP"
         case socket.gaierror():

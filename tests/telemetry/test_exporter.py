@@ -223,14 +223,16 @@ def test_a_target_that_is_down_or_slow_costs_no_other() -> None:
             hanging.target,
             f"127.0.0.1:{port}",
             "no-such-host.invalid:9400",
+            "a\\b:9400",
         )
         with exporter(*targets, timeout=Duration.parse("1s")) as source:
-            fine, late, down, unknown = source.scrape(NOW_MS)
+            fine, late, down, unknown, none = source.scrape(NOW_MS)
         release.set()
     assert len(fine.readings) == 8
     assert late.error == "no answer within 1s"
     assert "connection refused" in down.error
     assert unknown.error == "there is no host 'no-such-host.invalid'"
+    assert none.error == "that is no URL"
 
 
 @contextmanager
