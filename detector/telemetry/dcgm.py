@@ -11,7 +11,7 @@ import socket
 import msgspec
 
 from detector.series import Duration, at_least
-from detector.telemetry.worker import NodeSource, Reader, Unavailable, serve
+from detector.telemetry.worker import NodeSource, Reader, serve
 
 
 class DcgmSettings(
@@ -43,7 +43,7 @@ class DcgmSettings(
     address: str = "127.0.0.1:5555"
     bindings: str = ""
     interval: Duration = Duration.parse("10s")
-    deadline: Duration = Duration.parse("10s")
+    deadline: Duration = Duration.parse("8s")
 
     def __post_init__(self) -> None:
         """Refuse what would start an engine, and paces that DCGM has no values for."""
@@ -75,7 +75,7 @@ def build(settings: DcgmSettings) -> NodeSource:
         },
         target=settings.address,
         deadline_s=settings.deadline / 1000,
-        hint="If it lasts: `systemctl restart nvidia-dcgm`, and see `dmesg` for a lost GPU.",
+        hint="if it lasts, systemctl restart nvidia-dcgm, and dmesg | grep Xid for a lost GPU",
         # Two samples of the profiling counters, and a second for them to be taken.
         settle_s=2 * settings.interval / 1000 + 1,
     )
@@ -84,16 +84,11 @@ def build(settings: DcgmSettings) -> NodeSource:
 def _reader(line: bytes) -> Reader:
     from detector.telemetry.dcgm_bindings import find
     from detector.telemetry.dcgm_engine import Engine
-    from detector.telemetry.source import SourceError
 
     told = msgspec.json.decode(line)
-    try:
-        bindings = find(told["bindings"])
-    except SourceError as error:
-        return Unavailable(str(error), target=told["address"])
     return Engine(
-        bindings, address=told["address"], interval_ms=told["interval_ms"], host=told["host"],
-        tag=f"ofuwatch-{os.getpid()}-{secrets.token_hex(4)}",
+        find(told["bindings"]), address=told["address"], interval_ms=told["interval_ms"],
+        host=told["host"], tag=f"ofuwatch-{os.getpid()}-{secrets.token_hex(4)}",
     )  # fmt: skip
 
 

@@ -5,8 +5,8 @@ that is on nobody's path; bindings and library must be of one major version.
 """
 
 import importlib
+import importlib.util
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,39 +18,45 @@ PLACES = (
     "/usr/share/datacenter-gpu-manager-4/bindings/python3",
     "/usr/local/dcgm/bindings/python3",
 )
+_PACKAGES = "datacenter-gpu-manager-4-core (DCGM 3: datacenter-gpu-manager)"
+
+_LOG = "journalctl -u nvidia-dcgm on the node says more"
 
 # DCGM's return codes (dcgm_structs), by what is to be done.
 LOST = frozenset({-21, -11, -54, -56, -57})  # the connection, or the engine behind it
 NO_PROFILING = frozenset({-6, -17, -29, -33, -36})
-CONTENTION = -37
-MULTI_PASS = -38
-NO_DATA, NOT_SUPPORTED, GPU_LOST, DETACHED = -14, -6, -18, -67
+CONTENTION, MULTI_PASS, PAUSED, NO_COUNTERS = -37, -38, -54, -36
+NO_DATA, NOT_SUPPORTED = -14, -6
+GONE = frozenset({-18, -67})  # a GPU that was lost, or taken from the engine
 
+# Code -> what it is; what is to be done.
 _TODO = {
-    -6: "this GPU or engine does not support it",
-    -11: "the host engine did not answer in time: if it lasts, `systemctl restart nvidia-dcgm`",
-    -12: "bindings and host engine are of different versions: set bindings to the folder of "
-    "the installed DCGM",
-    -13: "the host engine does not know a field: install bindings and engine of one version",
-    -17: "not permitted: run the host engine as root",
-    -18: "a GPU is lost: see `dmesg` for its Xid, and reboot the node",
-    -19: "a GPU must be reset: `nvidia-smi --gpu-reset`",
-    -21: "no host engine answers there: `systemctl start nvidia-dcgm`, or set address",
-    -24: "the host engine has no room for more groups: end what else watches, or restart it",
-    -25: "libdcgm was not found: install datacenter-gpu-manager-4-core (or add its folder to "
-    "LD_LIBRARY_PATH)",
-    -29: "profiling counters need a host engine that runs as root",
-    -33: "the profiling module is not loaded: install datacenter-gpu-manager-4-proprietary and "
-    "restart nvidia-dcgm",
-    -34: "somebody else uses it",
-    -36: "this GPU has no profiling counters",
-    -37: "another profiler (Nsight, CUPTI) holds the counters: end it, or wait",
-    -38: "these counters cannot be sampled together on this GPU",
-    -44: "the driver is too old for it",
-    -54: "profiling is paused: `dcgmi profile --resume`",
-    -56: "the host engine runs without the driver: `systemctl restart nvidia-dcgm`",
-    -57: "the driver does not answer the host engine: see `dmesg`",
-    -67: "GPUs are detached from the host engine",
+    -6: "this GPU or engine does not support it; dcgmi discovery -l",
+    -11: "the host engine did not answer in time; if it lasts, systemctl restart nvidia-dcgm",
+    -12: "bindings and host engine are of different versions; set bindings to the folder of "
+    "the DCGM that runs",
+    -13: "the host engine does not know a field, since bindings and engine are of different "
+    "versions; set bindings to the folder of the DCGM that runs",
+    -17: "not permitted; let the host engine run as root (systemctl cat nvidia-dcgm)",
+    -18: "a GPU is lost; dmesg | grep Xid on the node, then reboot it",
+    -19: "a GPU must be reset; nvidia-smi --gpu-reset",
+    -21: "no host engine answers there; systemctl start nvidia-dcgm, but not where a "
+    'dcgm-exporter has an engine of its own: there use type = "exporter"',
+    -24: "the host engine has no room for more groups; systemctl restart nvidia-dcgm",
+    -25: f"libdcgm was not found; install {_PACKAGES}, or add its folder to LD_LIBRARY_PATH",
+    -29: "profiling counters of GPUs before Hopper need a host engine that runs as root; "
+    "systemctl cat nvidia-dcgm shows User=, which must be root",
+    -33: "the profiling module is not loaded; install datacenter-gpu-manager-4-proprietary "
+    "(DCGM 3: it is in datacenter-gpu-manager), then systemctl restart nvidia-dcgm",
+    -34: "somebody else uses it; if it lasts, systemctl restart nvidia-dcgm",
+    -36: "this GPU has no profiling counters; dcgmi profile --list -i 0 says which have",
+    -37: "another profiler holds the counters; end it (Nsight, ncu, CUPTI), and they come back",
+    -38: "these counters cannot be sampled together; dcgmi profile --list -i 0 says which can",
+    -44: "the driver is too old for it; update the driver",
+    -54: "profiling is paused; dcgmi profile --resume",
+    -56: "the host engine runs without the driver; systemctl restart nvidia-dcgm",
+    -57: "the driver does not answer the host engine; dmesg | grep -e Xid -e NVRM",
+    -67: "GPUs are detached from the host engine; systemctl restart nvidia-dcgm",
 }
 
 
@@ -65,33 +71,35 @@ class Bindings:
 
 
 def find(configured: str = "") -> Bindings:
-    """Return the bindings: importable as they are, else from a folder, which is appended.
+    """Return the bindings: of the configured folder, else importable as they are, else found.
 
-    Appended, not put in front: their names are so plain (``logger``) that they would shadow
-    others'.
+    A folder is appended, not put in front: their names are so plain (``logger``) that they
+    would shadow others'.
 
     Raises
     ------
     SourceError
         When they are nowhere, or broken; with what to install.
     """
-    for folder in (None, *_folders(configured)):
-        if folder is not None:
+    for folder in (configured,) if configured else ("", *PLACES):
+        if folder and not (Path(folder) / "pydcgm.py").is_file():
+            continue
+        if folder:
             sys.path.append(folder)
-        try:
-            return Bindings(*map(importlib.import_module, _MODULES))
-        except ModuleNotFoundError as error:
-            if folder is not None:
-                sys.path.remove(folder)
-            if error.name != "pydcgm":
-                msg = f"DCGM's Python bindings are incomplete: no module {error.name!r}"
-                raise SourceError(msg) from None
+        elif importlib.util.find_spec("pydcgm") is None:
+            continue
+        found = _imported(folder)
+        told = str(Path(found.pydcgm.__file__).parent)
+        if configured and Path(told).resolve() != Path(configured).resolve():
+            msg = f"PYTHONPATH has other DCGM bindings, in {told}; take them off it"
+            raise SourceError(msg)
+        return found
     if configured:
-        msg = f"no DCGM bindings (pydcgm.py) in {configured}: set bindings to their folder"
+        msg = f"no DCGM bindings (pydcgm.py) in {configured}; set bindings to their folder"
         raise SourceError(msg)
     msg = (
-        "no DCGM bindings (pydcgm.py) on PYTHONPATH nor in "
-        f"{' or '.join(PLACES)}: install datacenter-gpu-manager-4-core, or set bindings"
+        f"no DCGM bindings (pydcgm.py) on PYTHONPATH nor in {' or '.join(PLACES)}; install "
+        f"{_PACKAGES}, or set bindings to their folder"
     )
     raise SourceError(msg)
 
@@ -100,18 +108,28 @@ def find(configured: str = "") -> Bindings:
 _MODULES = ("pydcgm", "dcgm_structs", "dcgm_fields", "dcgm_agent")
 
 
-def _folders(configured: str) -> Iterator[str]:
-    for place in (configured,) if configured else PLACES:
-        if (Path(place) / "pydcgm.py").is_file():
-            yield place
+def _imported(folder: str) -> Bindings:
+    try:
+        return Bindings(*map(importlib.import_module, _MODULES))
+    except Exception as error:  # of another Python, half installed, or cut short
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        where = folder or "on PYTHONPATH"
+        msg = f"the DCGM bindings {where} are broken ({said}); install {_PACKAGES} again"
+        raise SourceError(msg) from None
 
 
 def explain(error: Exception) -> str:
-    """Return one line: what DCGM said, and what to do about it."""
+    """Return one line: what DCGM said, what that is, and what to do about it."""
     code = code_of(error)
     said = " ".join(str(error).split()) or type(error).__name__
-    todo = _TODO.get(code) if code is not None else None
-    return f"{said} ({code}): {todo}" if todo else said
+    if code is None:
+        return said
+    return f"{said} ({code}): {of_code(code)}" if code in _TODO else f"{said} ({code}); {_LOG}"
+
+
+def of_code(code: int) -> str:
+    """Return what a code that is known here is, and what to do about it."""
+    return _TODO[code]
 
 
 def code_of(error: Exception) -> int | None:

@@ -2,31 +2,33 @@
 
 Built on ``DcgmHandle``, ``DcgmSystem``, ``DcgmGroup`` and ``DcgmFieldGroup``, not on
 ``DcgmReader``: that keeps only the last value of an entity since the last call and lets blanks
-through, and never recovers from a restarted engine, whose handle it has cached. Here everything
-is built anew on a lost connection. Fields are known by number only: names changed with 4.6, and
-the old ones warn.
+through, and never recovers from a restarted engine, whose handle it has cached. Here whatever
+goes wrong ends the connection, and its process with it, see ``worker.py``. Fields are known by
+number only: names changed with 4.6, and the old ones warn.
 """
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from detector.metric import COUNTERS
 from detector.reading import Dropped, Reading, Scrape
 from detector.telemetry.dcgm_bindings import (
     CONTENTION,
-    DETACHED,
-    GPU_LOST,
-    LOST,
+    GONE,
     MULTI_PASS,
+    NO_COUNTERS,
     NO_PROFILING,
+    PAUSED,
     Bindings,
     code_of,
     explain,
+    of_code,
 )
 from detector.telemetry.dcgm_entities import GPU, INSTANCE, Entity, entities_of
-from detector.telemetry.samples import STATIC, Sample, Track, sample, summary
+from detector.telemetry.samples import STATIC, TENSOR, Sample, Track, sample, summary
 from detector.telemetry.source import SourceError
 
 # Profiling fields, and those of them that a MIG instance has: traffic and cycles are the GPU's,
@@ -47,7 +49,6 @@ _CONNECT_MS = 3_000
 _LIST_MS = 60_000
 # Profiling that failed is tried again so often: a profiler ends, a module is loaded.
 _RETRY_MS = 60_000
-_LONGEST_BACKOFF_MS = 60_000
 
 
 @dataclass(slots=True)
@@ -55,21 +56,6 @@ class _Watch:
     group: Any
     fields: Any
     collected: Any = None
-
-
-@dataclass(slots=True)
-class _Connection:
-    """What vanishes with the connection."""
-
-    handle: Any
-    system: Any
-    entities: tuple[Entity, ...] = ()
-    watches: list[_Watch] = field(default_factory=list)
-    tracks: dict[tuple[int, int], Track] = field(default_factory=dict)
-    listed_ms: int = 0
-    watched_ms: int = 0
-    failing: str = ""
-    lost: dict[str, str] = field(default_factory=dict)
 
 
 class Engine:
@@ -82,6 +68,11 @@ class Engine:
         process beside the node's own.
     tag
         Unique to this process: engines refuse a name of a group that is taken.
+
+    Raises
+    ------
+    SourceError
+        When no engine answers.
     """
 
     def __init__(
@@ -91,242 +82,215 @@ class Engine:
         self._address, self._host, self._tag = address, host, tag
         self._interval_ms = interval_ms
         self._numbers = itertools.count(1)
-        self._now: _Connection | None = None
-        self._retry_ms = 0
-        self._backoff_ms = 0
-        self._refused = ""
+        self._entities: tuple[Entity, ...] = ()
+        self._tracks: dict[tuple[int, int], Track] = {}
+        self._watches: list[_Watch] = []
+        self._listed_ms = self._watched_ms = 0
+        self._failing = ""
+        self._lacking: list[Dropped] = []  # why profiling fails, and GPUs that are lost
+        path = address.removeprefix("unix://")
+        where = {"unixSocketPath": path} if path != address else {"ipAddress": address}
+        with self._in_words():
+            self._handle = bindings.pydcgm.DcgmHandle(timeoutMs=_CONNECT_MS, **where)
+            self._system = self._handle.GetSystem()
 
     def read(self, now_ms: int) -> Scrape:
         """Return what was sampled since the last call."""
-        if self._now is None and now_ms < self._retry_ms:
-            return self._failed(now_ms, self._refused)
-        try:
-            connection = self._now or self._connect()
-            self._now = connection
-            self._list(connection, now_ms)
-            self._collect(connection)
-            readings, dropped = self._readings(connection, now_ms)
-        except SourceError as error:
-            return self._failed(now_ms, str(error))
-        except Exception as error:
-            code = code_of(error)
-            if code is None and not isinstance(error, self._dcgm.pydcgm.DcgmException):
-                raise
-            return self._broken(now_ms, error)
-        self._backoff_ms = 0
+        with self._in_words():
+            self._list(now_ms)
+            self._collect()
+        readings, dropped = self._readings(now_ms)
         return Scrape(
-            target=self._address, asked_ms=now_ms, readings=readings, dropped=dropped,
-            failing=connection.failing,
+            target=self._address, asked_ms=now_ms, readings=readings,
+            dropped=(*self._lacking, *dropped), failing=self._failing,
         )  # fmt: skip
 
     def close(self) -> None:
-        """Give the watches back, and the connection."""
-        connection, self._now = self._now, None
-        if connection is None:
-            return
-        self._unwatch(connection)
-        _quietly(connection.handle.Shutdown)
+        """Give the watches back, and the connection, to an engine that may be gone."""
+        self._unwatch()
+        with suppress(Exception):
+            self._handle.Shutdown()
 
-    def _failed(self, now_ms: int, why: str) -> Scrape:
-        return Scrape(target=self._address, asked_ms=now_ms, error=why)
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if code_of(error) is None and type(error).__name__ != "DcgmException":
+                raise
+            msg = f"DCGM at {self._address}: {explain(error)}"
+            raise SourceError(msg) from None
 
-    def _broken(self, now_ms: int, error: Exception) -> Scrape:
-        """Let go of a connection that does not work; wait longer each time it does not."""
-        code = code_of(error)
-        if self._now is not None and code in (GPU_LOST, DETACHED):
-            self._now.listed_ms = 0  # the engine is well: look again which GPUs there are
-            return self._failed(now_ms, explain(error))
-        if self._now is not None:
-            connection, self._now = self._now, None
-            if code not in LOST:
-                self._unwatch(connection)
-            _quietly(connection.handle.Shutdown)
-        self._refused = f"DCGM at {self._address}: {explain(error)}"
-        self._retry_ms = now_ms + self._backoff_ms
-        self._backoff_ms = min(max(1_000, 2 * self._backoff_ms), _LONGEST_BACKOFF_MS)
-        return self._failed(now_ms, self._refused)
-
-    def _connect(self) -> _Connection:
-        path = self._address.removeprefix("unix://")
-        where = (
-            {"unixSocketPath": path} if path != self._address else {"ipAddress": self._address}
-        )
-        handle = self._dcgm.pydcgm.DcgmHandle(timeoutMs=_CONNECT_MS, **where)
-        return _Connection(handle=handle, system=handle.GetSystem())
-
-    def _list(self, connection: _Connection, now_ms: int) -> None:
+    def _list(self, now_ms: int) -> None:
         """Find out what there is, and watch it; again when it changed or profiling failed."""
-        due = now_ms - connection.listed_ms >= _LIST_MS or not connection.watches
-        retry = connection.failing and now_ms - connection.watched_ms >= _RETRY_MS
+        due = now_ms - self._listed_ms >= _LIST_MS or not self._watches
+        retry = self._failing and now_ms - self._watched_ms >= _RETRY_MS
         if not due and not retry:
             return
-        entities = entities_of(
-            self._dcgm, connection.handle, connection.system, address=self._address
+        entities, lost = entities_of(
+            self._dcgm, self._handle, self._system, address=self._address
         )
-        connection.listed_ms = now_ms
-        if entities == connection.entities and connection.watches and not retry:
+        self._listed_ms = now_ms
+        if entities == self._entities and self._watches and not retry:
             return
-        self._unwatch(connection)
-        connection.entities = entities
-        connection.tracks = {
-            one.key: connection.tracks.get(one.key, Track()) for one in entities
-        }
-        for track in connection.tracks.values():
+        self._unwatch()
+        self._entities = entities
+        self._tracks = {one.key: self._tracks.get(one.key, Track()) for one in entities}
+        for track in self._tracks.values():
             for each in PROFILING:  # where they are not sampled again, old ones would stand
                 track.fields.pop(each, None)
-        connection.watched_ms = now_ms
-        connection.lost = {}
-        self._watch(connection)
+        self._watched_ms = now_ms
+        self._failing, self._lacking = "", []
+        for which, why in lost.items():
+            self._lose(which, why)
+        self._watch()
 
-    def _watch(self, connection: _Connection) -> None:
+    def _watch(self) -> None:
         """Watch all of it: GPUs and instances apart, since instances lack some fields."""
         # By count and by age: without a count the engine's values froze on some GPUs, and long
         # memories cost it hundreds of megabytes.
-        gpus = [one for one in connection.entities if one.group == GPU]
-        instances = [one for one in connection.entities if one.group == INSTANCE]
-        self._add(connection, gpus, DEVICE, every_us=_SECOND_US)
-        self._add(connection, gpus, STATIC, every_us=_STATIC_US)
-        connection.failing = ""
+        gpus = [one for one in self._entities if one.group == GPU]
+        instances = [one for one in self._entities if one.group == INSTANCE]
+        self._add(gpus, DEVICE, every_us=_SECOND_US)
+        self._add(gpus, STATIC, every_us=_STATIC_US)
         divided = {one.gpu for one in instances}
         kinds: dict[tuple[int, ...], list[Entity]] = {}
         for gpu in gpus:
+            fields = self._profiling(gpu)
+            if fields is None:
+                continue
             if gpu.gpu not in divided:
-                kinds.setdefault(self._profiling(connection, gpu), []).append(gpu)
+                kinds.setdefault(fields, []).append(gpu)
+                continue
+            of_instance = tuple(each for each in OF_INSTANCE if each in fields)
+            mine = [one for one in instances if one.gpu == gpu.gpu]
+            kinds.setdefault(of_instance, []).extend(mine)
         for fields, members in kinds.items():
-            self._add_profiling(connection, members, fields)
-        self._add_profiling(connection, instances, OF_INSTANCE)
+            for group in (GPU, INSTANCE):
+                self._add_profiling([one for one in members if one.group == group], fields)
 
-    def _profiling(self, connection: _Connection, gpu: Entity) -> tuple[int, ...]:
-        """Return which profiling fields a GPU has: models on one node differ."""
+    def _profiling(self, gpu: Entity) -> tuple[int, ...] | None:
+        """Return which profiling fields a GPU can sample at once; None where asking fails."""
         try:
             told = self._dcgm.agent.dcgmProfGetSupportedMetricGroups(
-                connection.handle.handle, gpu.number
+                self._handle.handle, gpu.number
             )
         except Exception as error:
-            self._degrade(connection, error)
-            return ()
-        offered = {
-            fields
-            for group in told.metricGroups[: told.numMetricGroups]
-            for fields in group.fieldIds[: group.numFieldIds]
-        }
-        return tuple(each for each in PROFILING if each in offered)
+            self._degrade(error, (gpu,))
+            return None
+        together: dict[int, list[set[int]]] = {}
+        for group in told.metricGroups[: told.numMetricGroups]:
+            fields = set(group.fieldIds[: group.numFieldIds]).intersection(PROFILING)
+            together.setdefault(group.majorId, []).append(fields)
+        # Groups of one major number share counters: DCGM would take turns between them, and
+        # hands out zeros that are none (NVIDIA/DCGM issue 169). From Hopper on each is alone.
+        chosen = set[int]()
+        for groups in together.values():
+            chosen |= max(groups, key=lambda fields: (TENSOR in fields, len(fields)))
+        return tuple(each for each in PROFILING if each in chosen)
 
-    def _degrade(self, connection: _Connection, error: Exception) -> None:
-        """Go on without profiling where that is what fails, and say so; else raise it."""
+    def _degrade(self, error: Exception, members: Sequence[Entity]) -> None:
+        """Go on without profiling, or without lost GPUs, and say so; else raise the error."""
         code = code_of(error)
-        if code == CONTENTION:
-            connection.failing = "contention"
-        elif code in NO_PROFILING or code == MULTI_PASS:
-            connection.failing = connection.failing or "no_profiling"
-        else:
+        if code in GONE and len(members) == 1:
+            self._lose(members[0].uuid, explain(error))
+            return
+        word = {CONTENTION: "contention", PAUSED: "paused"}.get(code or 0, "no_profiling")
+        if code not in (CONTENTION, PAUSED, MULTI_PASS, *NO_PROFILING):
             raise error
+        self._lack(word, explain(error))
 
-    def _add_profiling(
-        self, connection: _Connection, members: Sequence[Entity], fields: Sequence[int]
-    ) -> None:
+    def _lack(self, word: str, why: str) -> None:
+        self._failing = self._failing or word
+        told = Dropped(metric="tensor_active", raw="", reason=why)
+        if told not in self._lacking:
+            self._lacking.append(told)
+
+    def _lose(self, which: str, why: str) -> None:
+        told = Dropped(metric="gpu", raw="", reason=f"{which}: {why}")
+        if told not in self._lacking:
+            self._lacking.append(told)
+
+    def _add_profiling(self, members: Sequence[Entity], fields: Sequence[int]) -> None:
         if not members:
             return
         if not fields:
-            connection.failing = connection.failing or "no_profiling"
+            self._lack("no_profiling", f"{members[0].model}: {of_code(NO_COUNTERS)}")
             return
         every_us = self._interval_ms * 1000
         try:
-            self._add(connection, members, fields, every_us=every_us)
+            self._add(members, fields, every_us=every_us)
         except Exception as error:
             if code_of(error) != MULTI_PASS:
-                self._degrade(connection, error)
+                self._degrade(error, members)
                 return
             fewest = [each for each in FEWEST if each in fields]
             try:
-                self._add(connection, members, fewest, every_us=every_us)
+                self._add(members, fewest, every_us=every_us)
             except Exception as again:
-                self._degrade(connection, again)
+                self._degrade(again, members)
 
-    def _add(
-        self,
-        connection: _Connection,
-        members: Sequence[Entity],
-        fields: Iterable[int],
-        *,
-        every_us: int,
-    ) -> None:
+    def _add(self, members: Sequence[Entity], fields: Iterable[int], *, every_us: int) -> None:
+        """Watch fields of all members; of each alone where one of them is lost."""
         known = [each for each in fields if self._dcgm.fields.DcgmFieldGetById(each)]
         if not members or not known:
             return
         dcgm, name = self._dcgm.pydcgm, f"{self._tag}-{next(self._numbers)}"
-        watch = _Watch(group=dcgm.DcgmGroup(connection.handle, groupName=name), fields=None)
-        connection.watches.append(watch)
-        for one in members:
-            watch.group.AddEntity(one.group, one.number)
-        watch.fields = dcgm.DcgmFieldGroup(connection.handle, name=name, fieldIds=known)
+        watch = _Watch(group=dcgm.DcgmGroup(self._handle, groupName=name), fields=None)
+        self._watches.append(watch)
         keep_s = max(60.0, 6e-6 * every_us)
         try:
+            for one in members:
+                watch.group.AddEntity(one.group, one.number)
+            watch.fields = dcgm.DcgmFieldGroup(self._handle, name=name, fieldIds=known)
             watch.group.samples.WatchFields(
                 watch.fields, every_us, keep_s, int(1e6 * keep_s / every_us) + 5
             )
         except Exception as error:
-            connection.watches.remove(watch)
-            if code_of(error) not in LOST:
-                _discard(watch)
-            if code_of(error) != GPU_LOST:
-                raise
-            self._without_lost(connection, members, known, every_us=every_us, error=error)
-
-    def _without_lost(
-        self,
-        connection: _Connection,
-        members: Sequence[Entity],
-        fields: Sequence[int],
-        *,
-        every_us: int,
-        error: Exception,
-    ) -> None:
-        """Watch each alone, so that the lost one costs no other."""
-        if len(members) == 1:
-            connection.lost[members[0].uuid] = explain(error)
-            return
-        for one in members:
-            self._add(connection, [one], fields, every_us=every_us)
-
-    def _unwatch(self, connection: _Connection) -> None:
-        for watch in connection.watches:
-            if watch.fields is not None:
-                _quietly(watch.group.samples.UnwatchFields, watch.fields)
+            self._watches.remove(watch)
             _discard(watch)
-        connection.watches = []
+            if code_of(error) not in GONE:
+                raise
+            if len(members) == 1:
+                self._lose(members[0].uuid, explain(error))
+                return
+            for one in members:
+                self._add([one], known, every_us=every_us)
 
-    def _collect(self, connection: _Connection) -> None:
-        connection.system.UpdateAllFields(True)
-        for watch in connection.watches:
+    def _unwatch(self) -> None:
+        for watch in self._watches:
+            if watch.fields is not None:
+                with suppress(Exception):
+                    watch.group.samples.UnwatchFields(watch.fields)
+            _discard(watch)
+        self._watches = []
+
+    def _collect(self) -> None:
+        self._system.UpdateAllFields(True)
+        for watch in self._watches:
             if watch.collected is not None:
-                watch.collected.EmptyValues()
+                watch.collected.values.clear()  # it would keep all that it ever got
             watch.collected = watch.group.samples.GetAllSinceLastCall_v2(
                 watch.collected, watch.fields
             )
             for group, entities in watch.collected.values.items():
                 for number, fields in entities.items():
-                    track = connection.tracks.get((group, number))
+                    track = self._tracks.get((group, number))
                     if track is None:
                         continue
                     for field_id, series in fields.items():
                         if field_id in COUNTERS:
                             track.add(field_id, _samples(field_id, series.values))
 
-    def _readings(
-        self, connection: _Connection, now_ms: int
-    ) -> tuple[tuple[Reading, ...], tuple[Dropped, ...]]:
-        divided = {one.gpu for one in connection.entities if one.group == INSTANCE}
-        fresh = now_ms - connection.watched_ms <= 3 * self._interval_ms
+    def _readings(self, now_ms: int) -> tuple[tuple[Reading, ...], tuple[Dropped, ...]]:
+        divided = {one.gpu for one in self._entities if one.group == INSTANCE}
+        fresh = now_ms - self._watched_ms <= 3 * self._interval_ms
         readings: list[Reading] = []
-        dropped = [
-            Dropped(metric="gpu", raw="", reason=f"{uuid}: {why}")
-            for uuid, why in connection.lost.items()
-        ]
-        for one in connection.entities:
+        dropped: list[Dropped] = []
+        for one in self._entities:
             if one.group == GPU and one.gpu in divided:
                 continue
-            track, clocks = connection.tracks[one.key], connection.tracks[GPU, one.gpu]
+            track, clocks = self._tracks[one.key], self._tracks[GPU, one.gpu]
             found = summary(track, clocks, interval_us=self._interval_ms * 1000, fresh=fresh)
             if found is None:
                 continue
@@ -348,15 +312,8 @@ def _samples(field_id: int, values: Iterable[Any]) -> Iterator[Sample]:
 
 
 def _discard(watch: _Watch) -> None:
-    if watch.fields is not None:
-        _quietly(watch.fields.Delete)
-    _quietly(watch.group.Delete)
-
-
-def _quietly(give_back: Any, *arguments: Any) -> None:
-    """Give something back to an engine that may be gone; then it is gone as well."""
-    try:
-        give_back(*arguments)
-    except Exception as error:
-        if code_of(error) is None and type(error).__name__ != "DcgmException":
-            raise
+    """Give names back to an engine that may be gone; then they are gone as well."""
+    for give_back in (watch.fields, watch.group):
+        if give_back is not None:
+            with suppress(Exception):
+                give_back.Delete()

@@ -4,10 +4,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from detector.telemetry.dcgm_bindings import LOST, NO_DATA, NOT_SUPPORTED, Bindings, code_of
+from detector.telemetry.dcgm_bindings import (
+    GONE,
+    LOST,
+    NO_DATA,
+    NOT_SUPPORTED,
+    Bindings,
+    code_of,
+    explain,
+    of_code,
+)
 from detector.telemetry.source import SourceError
 
-GPU, INSTANCE = 1, 4  # DCGM_FE_GPU, DCGM_FE_GPU_I
+GPU, INSTANCE, COMPUTE = 1, 4, 5  # DCGM_FE_GPU, DCGM_FE_GPU_I, DCGM_FE_GPU_CI
+# DcgmEntityStatus: lost, and detached. Those that are unsupported (displays) are nobody's loss.
+_STATUS = {4: -18, 7: -67}
 _LIVE = 1  # DCGM_FV_FLAG_LIVE_DATA: asked now, not from the cache
 _NAME, _MINOR = 50, 55  # DCGM_FI_DEV_NAME, DCGM_FI_DEV_MINOR_NUMBER
 
@@ -40,8 +51,13 @@ class _Asked:
 
 def entities_of(
     dcgm: Bindings, handle: Any, system: Any, *, address: str
-) -> tuple[Entity, ...]:
+) -> tuple[tuple[Entity, ...], dict[str, str]]:
     """Return GPUs, then instances, as the engine behind ``handle`` knows them.
+
+    Returns
+    -------
+    tuple
+        The entities, and why GPUs are lost by what they are called.
 
     Raises
     ------
@@ -49,19 +65,31 @@ def entities_of(
         When there is no GPU: that is never a success.
     """
     asked = _Asked(dcgm=dcgm, handle=handle, system=system)
-    discovery = system.discovery
-    supported = discovery.GetAllSupportedGpuIds()
+    supported = system.discovery.GetAllSupportedGpuIds()
+    there = system.discovery.GetAllGpuIds()
     if not supported:
-        there = len(discovery.GetAllGpuIds())
         msg = (
-            f"DCGM at {address} supports none of {there} GPUs here"
+            f"DCGM at {address} supports none of {len(there)} GPUs here (GeForce has no "
+            "counters, a lost GPU none any more); dcgmi discovery -l"
             if there
             else f"DCGM at {address} has no GPUs: it may have started before the "
-            "driver; `systemctl restart nvidia-dcgm`"
+            "driver; systemctl restart nvidia-dcgm"
         )
         raise SourceError(msg)
-    gpus = {number: _gpu(asked, number) for number in supported}
-    return (*gpus.values(), *_instances(asked, gpus))
+    gpus, lost = {}, {}
+    for number in there:
+        if number not in supported:
+            code = _STATUS.get(system.discovery.GetGpuStatus(number))
+            if code is not None:
+                lost[f"GPU {number}"] = of_code(code)
+    for number in supported:
+        try:
+            gpus[number] = _gpu(asked, number)
+        except Exception as error:
+            if code_of(error) not in GONE:
+                raise
+            lost[f"GPU {number}"] = explain(error)
+    return (*gpus.values(), *_instances(asked, gpus)), lost
 
 
 def _gpu(asked: _Asked, number: int) -> Entity:
@@ -79,11 +107,16 @@ def _instances(asked: _Asked, gpus: Mapping[int, Entity]) -> Iterator[Entity]:
         if code_of(error) in (NO_DATA, NOT_SUPPORTED):  # no MIG here
             return
         raise
-    for node in tree.entityList[: tree.count]:
-        gpu = gpus.get(node.parent.entityId)
+    nodes = tree.entityList[: tree.count]
+    working = {node.parent.entityId for node in nodes if node.entity.entityGroupId == COMPUTE}
+    for node in nodes:
+        number, gpu = node.entity.entityId, gpus.get(node.parent.entityId)
         if node.entity.entityGroupId != INSTANCE or gpu is None:
             continue
-        number = node.entity.entityId
+        # One without a compute instance does no work and has no counters: asked for them, the
+        # engine fills its log.
+        if working and number not in working:
+            continue
         yield Entity(
             group=INSTANCE, number=number, gpu=gpu.number, uuid=gpu.uuid, model=gpu.model,
             minor=gpu.minor, instance=str(node.info.nvmlInstanceId),

@@ -10,7 +10,8 @@ import socket
 import msgspec
 
 from detector.series import Duration, at_least
-from detector.telemetry.worker import NodeSource, Reader, Unavailable, serve
+from detector.telemetry.source import SourceError
+from detector.telemetry.worker import NodeSource, Reader, serve
 
 
 class NvmlSettings(
@@ -35,7 +36,7 @@ class NvmlSettings(
 
     name: str = "nvml"
     host: str = ""
-    deadline: Duration = Duration.parse("10s")
+    deadline: Duration = Duration.parse("8s")
 
     def __post_init__(self) -> None:
         """Refuse a deadline that a start cannot keep."""
@@ -51,7 +52,7 @@ def build(settings: NvmlSettings) -> NodeSource:
         settings={"host": settings.host or socket.gethostname()},
         target="localhost",
         deadline_s=settings.deadline / 1000,
-        hint="If it lasts: a GPU may have fallen off its bus; see `dmesg` for its Xid.",
+        hint="if it lasts, dmesg | grep Xid for a GPU that has fallen off its bus, and reboot",
         settle_s=1.0,  # a glance or two, and far more than the 100 ms between two samples
     )
 
@@ -63,8 +64,8 @@ def _reader(line: bytes) -> Reader:
     try:
         nvml = importlib.import_module("pynvml")
     except ModuleNotFoundError:
-        why = "the Python module pynvml is not there: pip install 'ofuwatch[nvml]'"
-        return Unavailable(why, target="localhost")
+        msg = "the Python module pynvml is not there; pip install 'ofuwatch[nvml]'"
+        raise SourceError(msg) from None
     gpm = Gpm(nvml, host=told["host"])
     gpm.start()
     return gpm

@@ -10,12 +10,14 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from detector.metric import COUNTERS, usable
 from detector.reading import Dropped, Reading, Scrape
+from detector.telemetry.source import SourceError
 
 # GPM's metric -> DCGM's field: percent become ratios, MiB/s become B/s (nvml.h).
 _PERCENT, _MIB = 0.01, float(2**20)
@@ -24,18 +26,23 @@ RATIOS = {1: 1001, 2: 1002, 3: 1003, 4: 1016, 5: 1004, 6: 1015, 7: 1014, 9: 1013
 RATES = {20: 1009, 21: 1010, 60: 1012, 61: 1011}
 _TENSOR = 1004
 
-# NVML's return codes.
-_UNINITIALIZED, _DRIVER_NOT_LOADED, _NO_LIBRARY, _LOST = 1, 9, 12, 15
+# NVML's return codes: what is wrong; what is to be done.
+_UNINITIALIZED, _DRIVER_NOT_LOADED, _NO_LIBRARY, _LOST, _MISMATCH = 1, 9, 12, 15, 18
 _TODO = {
-    _UNINITIALIZED: "the driver's library was not initialised",
-    4: "not permitted: let this user open /dev/nvidia*",
-    _DRIVER_NOT_LOADED: "no NVIDIA driver is loaded: `nvidia-smi` must work here",
-    _NO_LIBRARY: "no NVIDIA driver here (libnvidia-ml.so.1): install it, or in a container "
+    _UNINITIALIZED: "the driver went away; nvidia-smi says whether it is back",
+    4: "not permitted; let this user open /dev/nvidia* (ls -l /dev/nvidia*)",
+    8: "a GPU lacks power; see that its power cables are in place",
+    _DRIVER_NOT_LOADED: "no NVIDIA driver is loaded; modprobe nvidia",
+    _NO_LIBRARY: "no NVIDIA driver here (libnvidia-ml.so.1); install it, or in a container "
     "pass the GPUs in",
-    _LOST: "the GPU is lost: see `dmesg` for its Xid, and reboot the node",
-    16: "the GPU must be reset: `nvidia-smi --gpu-reset`",
-    18: "driver and library are of different versions: reboot after the driver's update",
+    13: "the driver is too old for it; update the driver",
+    _LOST: "the GPU is lost; dmesg | grep Xid on the node, then reboot it",
+    16: "the GPU must be reset; nvidia-smi --gpu-reset",
+    _MISMATCH: "the driver was updated, and an older one is still loaded; reboot the node",
 }
+_LOG = "; dmesg | grep -e Xid -e NVRM on the node says more"
+# The driver's own trouble, not that of one GPU.
+_OF_DRIVER = frozenset({_UNINITIALIZED, _DRIVER_NOT_LOADED, _NO_LIBRARY, _MISMATCH})
 
 # nvml.h: the two samples must be at least 100 ms apart.
 _APART_S = 0.1
@@ -100,29 +107,40 @@ class Gpm:
         threading.Thread(target=self._keep_glancing, name="glance", daemon=True).start()
 
     def read(self, now_ms: int) -> Scrape:
-        """Return the means since the last call."""
+        """Return the means since the last call.
+
+        Raises
+        ------
+        SourceError
+            When the driver has no GPU to read.
+        """
         dropped: list[Dropped] = []
-        try:
-            gpus = self._list(dropped)
-        except self._nvml.NVMLError as error:
-            self._let_go()
-            return Scrape(target="localhost", asked_ms=now_ms, error=self._explain(error))
-        self.glance()
         readings: list[Reading] = []
         failing = ""
-        for gpu in gpus:
-            try:
-                found, without = self._read_gpu(gpu, now_ms, dropped)
-            except self._nvml.NVMLError as error:
-                dropped.append(self._trouble(gpu.uuid, error))
-                continue
-            readings += found
-            failing = failing or without
+        try:
+            gpus = self._list(dropped)
+            self.glance()
+            for gpu in gpus:
+                try:
+                    found, without = self._read_gpu(gpu, now_ms, dropped)
+                except self._nvml.NVMLError as error:
+                    self._lost(gpu.uuid, error, dropped)
+                    continue
+                readings += found
+                failing = failing or without
+        except self._nvml.NVMLError as error:
+            raise SourceError(self._explain(error)) from None
+        if not readings:
+            none = (
+                "MIG is on, and there is no instance; nvidia-smi mig -lgi"
+                if gpus
+                else "the driver has no GPUs here; nvidia-smi -L shows those that it has"
+            )
+            raise SourceError(dropped[0].reason if dropped else none)
         self._drop_gone({one.entity for one in readings})
-        none = "" if gpus or dropped else "the driver has no GPUs here: see `nvidia-smi -L`"
         return Scrape(
             target="localhost", asked_ms=now_ms, readings=tuple(readings),
-            dropped=tuple(dropped), error=none, failing=failing,
+            dropped=tuple(dropped), failing=failing,
         )  # fmt: skip
 
     def glance(self) -> None:
@@ -131,12 +149,11 @@ class Gpm:
             for gpu in self._gpus:
                 seen = self._glances.setdefault(gpu.uuid, _Glances())
                 clock = self._value(
-                    100, 1.0, self._nvml.nvmlDeviceGetClockInfo, gpu.handle,
-                    self._nvml.NVML_CLOCK_SM,
-                )  # fmt: skip
-                power = self._value(155, 1e-3, self._nvml.nvmlDeviceGetPowerUsage, gpu.handle)
+                    100, 1.0, "nvmlDeviceGetClockInfo", gpu.handle, self._nvml.NVML_CLOCK_SM
+                )
+                power = self._value(155, 1e-3, "nvmlDeviceGetPowerUsage", gpu.handle)
                 bits = self._value(
-                    112, 1.0, self._nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu.handle
+                    112, 1.0, "nvmlDeviceGetCurrentClocksEventReasons", gpu.handle
                 )
                 seen.clocks += [] if clock is None else [clock]
                 seen.powers += [] if power is None else [power]
@@ -146,7 +163,12 @@ class Gpm:
     def close(self) -> None:
         """Stop glancing and give samples and library back."""
         self._over.set()
-        self._let_go()
+        with self._lock:
+            self._gpus = ()
+        self._drop_gone(set())
+        if self._ready:
+            with suppress(self._nvml.NVMLError):  # gone with the driver
+                self._nvml.nvmlShutdown()
 
     def _keep_glancing(self) -> None:
         while not self._over.wait(_GLANCE_S):
@@ -167,9 +189,7 @@ class Gpm:
                     )
                 )  # fmt: skip
             except nvml.NVMLError as error:
-                if error.value in (_UNINITIALIZED, _DRIVER_NOT_LOADED):
-                    raise
-                dropped.append(self._trouble(f"GPU {index}", error))
+                self._lost(f"GPU {index}", error, dropped)
         with self._lock:
             self._gpus = tuple(gpus)
             known = {gpu.uuid for gpu in gpus}
@@ -186,18 +206,12 @@ class Gpm:
         self, gpu: _Gpu, now_ms: int, dropped: list[Dropped]
     ) -> tuple[list[Reading], str]:
         """Return a GPU's reading, or those of its instances, and what fails."""
-        nvml, device = self._nvml, self._device_values(gpu)
-        without = ""
-        try:
-            supported = bool(nvml.nvmlGpmQueryDeviceSupport(gpu.handle).isSupportedDevice)
-        except nvml.NVMLError as error:
-            if error.value == _LOST:
-                raise
-            supported = False
+        device, without = self._device_values(gpu), ""
+        supported = self._has_gpm(gpu)
         if not supported:
             without = "no_profiling"
             why = (
-                f"{gpu.model} has no GPM, which begins with Hopper (and driver 520): "
+                f"{gpu.model} has no GPM, which begins with Hopper (and driver 520); "
                 'use type = "dcgm"'
             )
             dropped.append(Dropped(metric="tensor_active", raw="", reason=why))
@@ -210,8 +224,14 @@ class Gpm:
                 # Power, energy and use are the whole GPU's.
                 for name in ("power_w", "power_limit_w", "energy_j", "gpu_util_pct"):
                     values.pop(name, None)
-            if supported:
-                values |= self._profiled(gpu, instance)
+            try:
+                values |= self._profiled(gpu, instance) if supported else {}
+            except self._nvml.NVMLError as error:
+                if error.value in (_LOST, *_OF_DRIVER):
+                    raise
+                without = "no_profiling"
+                why = f"{gpu.uuid}: {self._explain(error)}"
+                dropped.append(Dropped(metric="tensor_active", raw="", reason=why))
             found.append(
                 Reading(
                     uuid=gpu.uuid, instance=instance, profile=profile, host=self._host,
@@ -220,6 +240,14 @@ class Gpm:
                 )
             )  # fmt: skip
         return found, without
+
+    def _has_gpm(self, gpu: _Gpu) -> bool:
+        try:
+            return bool(self._nvml.nvmlGpmQueryDeviceSupport(gpu.handle).isSupportedDevice)
+        except self._nvml.NVMLError as error:
+            if error.value in (_LOST, *_OF_DRIVER):
+                raise
+            return False
 
     def _device_values(self, gpu: _Gpu) -> dict[str, float]:
         nvml, handle = self._nvml, gpu.handle
@@ -233,29 +261,27 @@ class Gpm:
         if seen.bits is not None:
             values["clock_event_bits"] = float(seen.bits)
         for field_id, scale, call, *more in (
-            (113, 1.0, nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM),
-            (164, 1e-3, nvml.nvmlDeviceGetEnforcedPowerLimit),
-            (156, 1e-3, nvml.nvmlDeviceGetTotalEnergyConsumption),
-            (150, 1.0, nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
-            (203, 1.0, self._use),
+            (113, 1.0, "nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+            (164, 1e-3, "nvmlDeviceGetEnforcedPowerLimit"),
+            (156, 1e-3, "nvmlDeviceGetTotalEnergyConsumption"),
+            (150, 1.0, "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            (203, 1.0, "nvmlDeviceGetUtilizationRates"),
         ):
             value = self._value(field_id, scale, call, handle, *more)
             if value is not None:
                 values[COUNTERS[field_id].name] = value
         return values
 
-    def _use(self, handle: Any) -> float:
-        return float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-
-    def _value(
-        self, field_id: int, scale: float, call: Callable[..., Any], *arguments: Any
-    ) -> float | None:
-        """Return one value past the filter; None where this GPU has none."""
+    def _value(self, field_id: int, scale: float, name: str, *arguments: Any) -> float | None:
+        """Return one value past the filter; None where this GPU or this library has none."""
+        call: Callable[..., Any] | None = getattr(self._nvml, name, None)
+        if call is None:
+            return None
         try:
             raw = call(*arguments)
         except self._nvml.NVMLError:
             return None
-        value, reason = usable(COUNTERS[field_id], raw, scale)
+        value, reason = usable(COUNTERS[field_id], getattr(raw, "gpu", raw), scale)
         return None if reason else value
 
     def _divided(self, gpu: _Gpu) -> bool:
@@ -322,29 +348,20 @@ class Gpm:
 
     def _free(self, sampled: _Sampled) -> None:
         for buffer in sampled.buffers:
-            try:
+            with suppress(self._nvml.NVMLError):  # gone with the driver
                 self._nvml.nvmlGpmSampleFree(buffer)
-            except self._nvml.NVMLError:  # gone with the driver
-                return
 
-    def _let_go(self) -> None:
-        with self._lock:
-            self._gpus = ()
-        self._drop_gone(set())
-        if self._ready:
-            self._ready = False
-            try:
-                self._nvml.nvmlShutdown()
-            except self._nvml.NVMLError:  # gone with the driver
-                return
-
-    def _trouble(self, which: str, error: Any) -> Dropped:
-        return Dropped(metric="gpu", raw="", reason=f"{which}: {self._explain(error)}")
+    def _lost(self, which: str, error: Any, dropped: list[Dropped]) -> None:
+        """Note a GPU that cannot be read; raise what is the driver's own trouble."""
+        if error.value in _OF_DRIVER:
+            raise error
+        why = f"{which}: {self._explain(error)}"
+        dropped.append(Dropped(metric="gpu", raw="", reason=why))
 
     @staticmethod
     def _explain(error: Any) -> str:
         todo = _TODO.get(error.value)
-        return f"NVML: {error} ({error.value})" + (f": {todo}" if todo else "")
+        return f"NVML: {error} ({error.value})" + (f": {todo}" if todo else _LOG)
 
 
 def _text(value: str | bytes) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from detector.analysis.quality import HELD_MS
 from detector.metric import COUNTERS, usable
 from detector.reading import Dropped
 
@@ -62,9 +63,17 @@ class Track:
     cycles_per_clock: deque[float] = field(default_factory=lambda: deque(maxlen=60))
 
     def add(self, field_id: int, samples: Iterable[Sample]) -> None:
-        """Take what is newer than all before: caches replay, repeat, and clocks step back."""
+        """Take what is newer than all before: caches replay and repeat.
+
+        What ends with a sample that is much older than the newest known one is of a clock that
+        was set back: then time begins anew. When it steps back a little, nothing counts until
+        it is past.
+        """
         known = self.fields.setdefault(field_id, deque(maxlen=_MOST))
-        for one in sorted(samples, key=lambda each: each.time_us):
+        arrived = sorted(samples, key=lambda each: each.time_us)
+        if known and arrived and 0 < arrived[-1].time_us < known[-1].time_us - 1000 * HELD_MS:
+            known.clear()
+        for one in arrived:
             # Time 0: nothing was sampled yet.
             if one.time_us > 0 and (not known or one.time_us > known[-1].time_us):
                 known.append(one)

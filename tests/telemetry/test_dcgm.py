@@ -263,12 +263,27 @@ def test_an_engine_that_is_down_is_asked_ever_more_seldom(host: Host) -> None:
     assert scrape.error == ""
 
 
-@pytest.mark.parametrize("code", [-33, -36, -29, -6])
-def test_without_profiling_the_other_counters_stay(host: Host, code: int) -> None:
-    host.write(refuse_groups=code)
+@pytest.mark.parametrize(
+    ("code", "word", "todo"),
+    [
+        (-33, "no_profiling", "install datacenter-gpu-manager-4-proprietary (DCGM 3: it is in"),
+        (-36, "no_profiling", "this GPU has no profiling counters"),
+        (-29, "no_profiling", "shows User=, which must be root"),
+        (-6, "no_profiling", "does not support it"),
+        (-54, "paused", "dcgmi profile --resume"),
+    ],
+)
+@pytest.mark.parametrize("refused", ["refuse_groups", "refuse_profiling"])
+def test_without_profiling_the_other_counters_stay_and_the_reason_is_told(
+    host: Host, refused: str, code: int, word: str, todo: str
+) -> None:
+    host.write(**{refused: code})
     host.after(0)
     scrape = host.after(10)
-    assert scrape.failing == "no_profiling"
+    assert scrape.failing == word
+    (why,) = scrape.dropped
+    assert why.metric == "tensor_active"
+    assert todo in why.reason
     values = only(scrape).values
     assert values["sm_clock_mhz"] == 1500
     assert values["power_w"] == 650
@@ -324,6 +339,22 @@ def test_a_gpu_that_cannot_sample_all_at_once_gives_the_few_that_matter(host: Ho
     assert "fp16_active" not in values
 
 
+def test_counters_that_would_take_turns_are_not_asked_for(host: Host) -> None:
+    # As on an A10: groups of one letter share counters, and 1008 stands in another than 1004.
+    groups = [(1, [1001]), (2, [1002, 1008, 1003]), (2, [1002, 1003, 1004, 1007]), (3, [1005])]
+    for gpu in host.state["gpus"]:
+        gpu["groups"] = [
+            {"major": major, "minor": place, "fields": fields}
+            for place, (major, fields) in enumerate(groups)
+        ]
+    host.write()
+    host.after(0)
+    asked = {field for _, _, fields, *_ in host.log("watch") for field in fields}
+    assert {field for field in asked if 1000 < field < 1100} == {
+        1001, 1002, 1003, 1004, 1005, 1007,
+    }  # fmt: skip
+
+
 def test_each_model_on_a_node_is_asked_only_for_what_it_has(host: Host) -> None:
     host.state["gpus"][1]["prof"] = [1001, 1004]
     host.write()
@@ -373,6 +404,34 @@ def test_a_gpu_that_was_lost_before_the_start_costs_no_other(host: Host) -> None
     assert UUIDS[1] in scrape.dropped[0].reason
 
 
+def test_a_lost_gpu_that_the_engine_has_given_up_is_named(host: Host) -> None:
+    host.state["gpus"][1] |= {"supported": False, "status": 4}
+    host.write()
+    host.after(0)
+    scrape = host.after(10)
+    assert [one.uuid for one in scrape.readings] == [UUIDS[0]]
+    assert [(one.metric, one.reason.split(";")[0]) for one in scrape.dropped] == [
+        ("gpu", "GPU 1: a GPU is lost")
+    ]
+    assert "tensor_active" in only(scrape).values
+
+
+def test_a_display_that_dcgm_does_not_support_is_no_loss(host: Host) -> None:
+    host.state["gpus"][1] |= {"supported": False, "status": 2}
+    host.write()
+    host.after(0)
+    assert host.after(10).dropped == ()
+
+
+def test_a_gpu_whose_description_fails_costs_no_other(host: Host) -> None:
+    host.state["gpus"][1] |= {"lost": True, "nameless": True}
+    host.write()
+    host.after(0)
+    scrape = host.after(10)
+    assert [one.uuid for one in scrape.readings] == [UUIDS[0]]
+    assert [one.metric for one in scrape.dropped] == ["gpu"]
+
+
 def test_a_gpu_that_is_added_is_found(host: Host) -> None:
     both: Sequence[object] = host.state["gpus"]
     host.write(gpus=both[:1])
@@ -417,6 +476,17 @@ def test_instances_are_not_asked_for_what_they_lack(host: Host) -> None:
             assert not {1009, 1010, 1011, 1012, 1084, 1086, 100} & set(fields)
 
 
+def test_an_instance_without_a_compute_instance_is_not_watched(host: Host) -> None:
+    divide(host)
+    host.state["instances"][1]["compute"] = 0
+    host.write()
+    host.after(0)
+    assert {one.entity for one in host.after(10).readings} == {f"{UUIDS[0]}/7", UUIDS[1]}
+    assert [4, 4] not in [
+        entity for _, entities, *_ in host.log("watch") for entity in entities
+    ]
+
+
 def test_a_gpu_that_is_divided_meanwhile_is_read_by_instance(host: Host) -> None:
     host.after(0)
     only(host.after(10))
@@ -439,7 +509,7 @@ def test_an_engine_that_hangs_costs_one_deadline_and_the_next_scrape_works(host:
     host.after(0)
     host.write(hang="ask")
     hung = host.after(10)
-    assert "no answer within 5 s; the worker was killed" in hung.error
+    assert "no answer within 5 s, so the worker was killed" in hung.error
     host.write(hang="")
     assert host.after(10).error == ""
     assert only(host.after(10)).values["tensor_active"] == 0.6
@@ -450,7 +520,7 @@ def test_a_worker_that_died_is_replaced(host: Host) -> None:
     child = host.source._child
     assert child is not None
     os.kill(child.pid, 9)
-    assert "signal 9" in host.after(1).error
+    assert "the worker ended (SIGKILL)" in host.after(1).error
     assert host.after(1).error == ""
 
 
@@ -474,7 +544,45 @@ def test_what_dcgm_refuses_comes_with_what_to_do(host: Host, code: int, todo: st
 def test_without_bindings_the_error_says_what_to_install(host: Host, tmp_path: Path) -> None:
     host.source.close()
     host.source = host.make(bindings=str(tmp_path))
-    assert re.search(r"no DCGM bindings .* in .*: set bindings", host.after(0).error)
+    assert re.search(r"no DCGM bindings .* in .*; set bindings", host.after(0).error)
+    for file in STANDIN.glob("*.py"):  # they are found when they come
+        (tmp_path / file.name).write_text(file.read_text())
+    assert host.after(10).error == ""
+
+
+def test_broken_bindings_are_told_as_such(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "pydcgm.py").write_text("print 'for Python 2'")
+    host.source.close()
+    host.source = host.make(bindings=str(tmp_path))
+    error = host.after(0).error
+    assert error.startswith(f"the DCGM bindings {tmp_path} are broken (SyntaxError")
+    assert "\n" not in error
+
+
+def test_other_bindings_do_not_stand_in_for_the_configured_ones(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pydcgm.py").write_text("")
+    for name in ("dcgm_structs", "dcgm_fields", "dcgm_agent"):
+        (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert f"PYTHONPATH has other DCGM bindings, in {tmp_path}" in host.after(0).error
+
+
+def test_bindings_that_lack_a_call_are_one_line_and_the_worker_is_replaced(
+    host: Host, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for file in STANDIN.glob("*.py"):
+        text = file.read_text().replace("def UpdateAllFields", "def UpdateNoFields")
+        (tmp_path / file.name).write_text(text)
+    host.source.close()
+    host.source = host.make(bindings=str(tmp_path))
+    error = host.after(0).error
+    assert "AttributeError" in error
+    assert "in dcgm_engine.py, line" in error
+    assert capfd.readouterr().err == ""
+    (tmp_path / "DcgmSystem.py").write_text((STANDIN / "DcgmSystem.py").read_text())
+    assert host.after(10).error == ""
 
 
 def test_the_bindings_path_is_appended(host: Host, tmp_path: Path) -> None:

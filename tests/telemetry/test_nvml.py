@@ -126,7 +126,7 @@ def test_a_lost_gpu_costs_no_other(node: Node) -> None:
     scrape = node.after(10)
     assert only(scrape, "GPU-1").values["tensor_active"] == pytest.approx(0.6)
     assert [one.metric for one in scrape.dropped] == ["gpu"]
-    assert "see `dmesg`" in scrape.dropped[0].reason
+    assert "dmesg | grep Xid" in scrape.dropped[0].reason
 
 
 def test_counters_that_a_gpu_lacks_are_just_not_there(node: Node) -> None:
@@ -154,6 +154,44 @@ def test_a_driver_that_goes_and_comes_is_initialised_again(node: Node) -> None:
     assert only(node.after(10)).values["tensor_active"] == pytest.approx(0.6)
 
 
+def test_a_library_that_is_older_than_the_driver_is_loaded_anew_with_the_next_scrape(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "pynvml.py"
+    current = (STANDIN / "pynvml.py").read_text()
+    library.write_text(f"{current}\n\ndef nvmlDeviceGetCount():\n    raise NVMLError(18)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert "the driver was updated, and an older one is still loaded" in node.after(0).error
+    library.write_text(current)
+    node.after(10)
+    assert only(node.after(10)).values["tensor_active"] == pytest.approx(0.6)
+
+
+def test_a_gpu_whose_monitoring_fails_keeps_its_other_counters_and_says_why(node: Node) -> None:
+    node.state["gpus"][0]["metrics"] = None
+    node.after(0)
+    scrape = node.after(10)
+    assert scrape.failing == "no_profiling"
+    assert [(one.metric, one.reason.split(":")[0]) for one in scrape.dropped] == [
+        ("tensor_active", "GPU-0")
+    ]
+    assert only(scrape).values["sm_clock_mhz"] == 1500
+    assert only(scrape, "GPU-1").values["tensor_active"] == pytest.approx(0.6)
+
+
+def test_a_library_without_a_call_costs_that_counter_alone(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (STANDIN / "pynvml.py").read_text()
+    text = text.replace("def nvmlDeviceGetCurrentClocksEventReasons", "def nvmlUnheardOf")
+    (tmp_path / "pynvml.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    node.after(0)
+    values = only(node.after(10)).values
+    assert values["tensor_active"] == pytest.approx(0.6)
+    assert "clock_event_bits" not in values
+
+
 def test_no_gpus_is_an_error_and_no_empty_success(node: Node) -> None:
     assert "no GPUs here" in node.after(0, gpus=[]).error
 
@@ -162,7 +200,7 @@ def test_a_driver_that_hangs_costs_one_deadline(node: Node) -> None:
     node.source.close()
     node.source = build(NvmlSettings(host="node1", deadline=Duration(5_000)))
     node.after(0)
-    assert "no answer within 5 s; the worker was killed" in node.after(10, hang=True).error
+    assert "no answer within 5 s, so the worker was killed" in node.after(10, hang=True).error
     node.after(10, hang=False)
     assert only(node.after(10)).values["tensor_active"] == pytest.approx(0.6)
 

@@ -43,6 +43,19 @@ def test_a_clock_of_the_host_that_steps_back_adds_nothing_until_it_is_past() -> 
     assert kept(track) == [at(10, 0.5), at(20, 0.5), at(21, 0.6)]
 
 
+def test_a_clock_that_is_set_back_by_far_begins_anew() -> None:
+    track = Track()
+    for field, value in ((TENSOR, 0.5), (CLOCK, 1500.0)):
+        track.add(field, [at(3600, value), at(3610, value)])
+    assert summary(track, track, interval_us=10 * SECOND, fresh=False) is not None
+    for field, value in ((TENSOR, 0.2), (CLOCK, 900.0)):
+        track.add(field, [at(15, value), at(20, value)])
+    found = summary(track, track, interval_us=10 * SECOND, fresh=False)
+    assert found is not None
+    assert found.time_us == (START_S + 20) * SECOND
+    assert (found.values["tensor_active"], found.values["sm_clock_mhz"]) == (0.2, 900.0)
+
+
 def test_what_was_never_sampled_has_no_reading() -> None:
     track = Track()
     track.add(TENSOR, [sample(TENSOR, 0, None)])

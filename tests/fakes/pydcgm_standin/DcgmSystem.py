@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import standin_engine
+
 
 class DcgmSystemDiscovery:
     def __init__(self, dcgmHandle):
@@ -18,9 +20,15 @@ class DcgmSystemDiscovery:
     def GetGpuAttributes(self, gpuId):
         now = self._handle.handle.ask()
         gpu = next(one for one in now["gpus"] if one["id"] == gpuId)
+        if gpu.get("nameless"):
+            standin_engine.refuse(-18)
         return SimpleNamespace(
             identifiers=SimpleNamespace(uuid=gpu["uuid"], deviceName=gpu["name"])
         )
+
+    def GetGpuStatus(self, gpuId):
+        now = self._handle.handle.ask()
+        return next(one.get("status", 1) for one in now["gpus"] if one["id"] == gpuId)
 
 
 class DcgmSystem:

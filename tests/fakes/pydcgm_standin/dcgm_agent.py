@@ -18,10 +18,11 @@ def dcgmGetGpuInstanceHierarchy(dcgm_handle):
         nodes.append(
             SimpleNamespace(entity=pair(4, one["id"]), parent=pair(1, one["gpu"]), info=info)
         )
-        # Its compute instance: a child of the instance, not of the GPU.
-        nodes.append(
+        # Its compute instances: children of the instance, not of the GPU.
+        nodes += [
             SimpleNamespace(entity=pair(5, one["id"]), parent=pair(4, one["id"]), info=info)
-        )
+            for _ in range(one.get("compute", 1))
+        ]
     return SimpleNamespace(count=len(nodes), entityList=[*nodes, None, None])
 
 
@@ -45,13 +46,17 @@ def dcgmProfGetSupportedMetricGroups(dcgmHandle, gpuId):
     now = dcgmHandle.ask()
     if code := now.get("refuse_groups"):
         standin_engine.refuse(code)
-    fields = next(one for one in now["gpus"] if one["id"] == gpuId)["prof"]
-    if not fields:
+    gpu = next(one for one in now["gpus"] if one["id"] == gpuId)
+    groups = gpu.get("groups", [{"major": 0, "minor": 0, "fields": gpu["prof"]}])
+    if not any(one["fields"] for one in groups):
         standin_engine.refuse(-36)
-    room = [*fields, *[0] * (64 - len(fields))]
     return SimpleNamespace(
-        numMetricGroups=1,
+        numMetricGroups=len(groups),
         metricGroups=[
-            SimpleNamespace(majorId=0, minorId=0, numFieldIds=len(fields), fieldIds=room)
+            SimpleNamespace(
+                majorId=one["major"], minorId=one["minor"], numFieldIds=len(one["fields"]),
+                fieldIds=[*one["fields"], *[0] * (64 - len(one["fields"]))],
+            )
+            for one in groups
         ],
-    )
+    )  # fmt: skip

@@ -64,6 +64,3 @@ class DcgmFieldValueEntityCollection:
 
     def GetAllSinceLastCall(self, fieldGroup):
         return self._take(fieldGroup, only_last=False)
-
-    def EmptyValues(self):
-        self.values = {}
