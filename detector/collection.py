@@ -15,7 +15,7 @@ from detector.analysis.ofu import GpuTable
 from detector.analysis.quality import MaxClocks
 from detector.config import Config
 from detector.reading import Reading
-from detector.sources import register_of, sources
+from detector.sources import PATIENCE, register_of, sources
 from detector.telemetry.backfill import backfill
 from detector.telemetry.collector import Collector, Sink
 from detector.telemetry.past import FirstSight, Histories, Past
@@ -55,7 +55,7 @@ class Collection:
             asked,
             self._register,
             max_clocks=max_clocks,
-            deadline_s=0.9 * config.collect.interval / 1000,
+            deadline_s=PATIENCE * config.collect.interval / 1000,
             interval_ms=config.collect.interval,
         )
         self._troubles: frozenset[str] = frozenset()

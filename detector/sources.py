@@ -13,6 +13,9 @@ from detector.telemetry.register import Register, schedulers
 from detector.telemetry.settings import ExporterSettings
 from detector.telemetry.source import Source
 
+# The share of an interval that a round waits for a source.
+PATIENCE = 0.9
+
 
 def sources(config: Config) -> tuple[Source, ...]:
     """Return the sources of a configuration.
@@ -49,13 +52,22 @@ def refused_files(config: Config) -> list[Problem]:
 
 def doubts(config: Config) -> list[str]:
     """Return what of the sources works and should not be left as it is."""
-    return [
-        f"source {one.name!r}: timeout {one.timeout} is not below [collect] interval "
-        f"{config.collect.interval}: one slow target costs whole rounds"
-        for one in config.sources
-        if isinstance(one, ExporterSettings | PrometheusSettings)
-        and one.timeout >= config.collect.interval
-    ]
+    interval = config.collect.interval
+    found = []
+    for one in config.sources:
+        if isinstance(one, ExporterSettings | PrometheusSettings):
+            if one.timeout >= interval:
+                found.append(
+                    f"source {one.name!r}: timeout {one.timeout} is not below [collect] "
+                    f"interval {interval}: one slow target costs whole rounds"
+                )
+        elif one.deadline > PATIENCE * interval:
+            found.append(
+                f"source {one.name!r}: deadline {one.deadline} is above nine tenths of "
+                f"[collect] interval {interval}: a round does not wait so long, and when it "
+                "hangs nobody is told why"
+            )
+    return found
 
 
 def source(settings: SourceSettings) -> Source:

@@ -77,11 +77,11 @@ def entities_of(
         )
         raise SourceError(msg)
     gpus, lost = {}, {}
+    status = getattr(system.discovery, "GetGpuStatus", lambda _: 0)  # DCGM 3 does not tell
     for number in there:
-        if number not in supported:
-            code = _STATUS.get(system.discovery.GetGpuStatus(number))
-            if code is not None:
-                lost[f"GPU {number}"] = of_code(code)
+        code = _STATUS.get(status(number)) if number not in supported else None
+        if code is not None:
+            lost[f"GPU {number}"] = of_code(code)
     for number in supported:
         try:
             gpus[number] = _gpu(asked, number)

@@ -219,6 +219,9 @@ type = "exporter"
 name = "half"
 targets = ["a"]
 username = "ofu"
+[[source]]
+type = "nvml"
+deadline = "10s"
 """
     )
     code, _, stderr = check(folder)
@@ -233,6 +236,7 @@ username = "ofu"
         "source[3]: no targets",
         "source[4].username: username and password_file",
         "timeout 20s is not below [collect] interval 10s",
+        "source 'nvml': deadline 10s is above nine tenths of [collect] interval 10s",
     ):
         assert told in stderr, told
     assert "hush" not in stderr
