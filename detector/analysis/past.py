@@ -18,7 +18,15 @@ import numpy.typing as npt
 
 from detector.analysis.aggregate import COUNTERS_OF, Part, fault_of
 from detector.analysis.ofu import MAX_RATIO
-from detector.analysis.quality import ENGINES, HELD_MS, Judged, MaxClocks, Memory, judge
+from detector.analysis.quality import (
+    ENGINES,
+    HELD_MS,
+    MEAN_MS,
+    Judged,
+    MaxClocks,
+    Memory,
+    judge,
+)
 from detector.fleet import Gpu
 from detector.reading import Reading, Scrape
 from detector.series import FloatArray, IntArray
@@ -122,7 +130,7 @@ def verdicts(past: Past, max_clocks: MaxClocks, observed: tuple[float, int]) -> 
     held = again & (past.times_ms - past.times_ms[head] <= HELD_MS)
     with np.errstate(invalid="ignore"):
         plain = ~still & ~np.isnan(ofu) & (clock <= MAX_RATIO * top) & ~_may_mismatch(past)
-    plain[1:] &= past.whose[1:] == past.whose[:-1]
+    plain &= ~_handed(past)
     known = plain | (held & plain[head])
     memory = Memory(observed={past.who.model or past.who.uuid: observed})
     seen_ms = np.where(held, past.times_ms[head], past.times_ms)
@@ -151,6 +159,16 @@ def _again(past: Past) -> tuple[BoolArray, BoolArray]:
             still[1:] &= equal
     same[1:] &= past.whose[1:] == past.whose[:-1]
     return same & busy, still
+
+
+def _handed(past: Past) -> BoolArray:
+    """Return where a GPU changed hands within what a reading may be a mean of."""
+    moved_ms = past.times_ms[1:][past.whose[1:] != past.whose[:-1]]
+    since = np.searchsorted(moved_ms, past.times_ms, side="right") - 1
+    found = np.zeros(len(past.times_ms), bool)
+    after = since >= 0
+    found[after] = past.times_ms[after] - moved_ms[since[after]] <= MEAN_MS
+    return found
 
 
 def _heads(again: BoolArray) -> IntArray:

@@ -31,6 +31,10 @@ REPORTED: tuple[ClockSource, ...] = ("dcgm", "nvml")  # the GPU itself says it
 # 30 s by default, and one collection may fail.
 HELD_MS = 75_000
 
+# No mean is of a longer time, from its beginning until it is seen: a collection of 60 s, and
+# what two rounds take. Chosen, above the interval of any exporter that is known.
+MEAN_MS = 90_000
+
 # Ratios of a busy GPU have six digits each: that all of them stay while its other counters move
 # is a coincidence for a while. Chosen: five minutes, and ten readings where those are rare.
 _FROZEN_MS, _FROZEN_READINGS = 300_000, 10
@@ -100,8 +104,11 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         When the latest reading was made.
     fresh_ms
         When its values were met first.
+    without_ms
+        When it was last seen without them: they were collected since then, and what those
+        after them are a mean of began then at the earliest.
     began_ms
-        When those before them were: what the values are a mean of began then.
+        The same of those before them: what these are a mean of began then at the earliest.
     frozen_ms, frozen_readings
         Since when, and for how many new readings, the ratios are bit for bit the same.
     handed_ms
@@ -118,6 +125,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     time_ms: int
     seen_ms: int
     fresh_ms: int
+    without_ms: int
     began_ms: int
     frozen_ms: int
     frozen_readings: int
@@ -263,24 +271,36 @@ class _Moment:
     fresh
         Whether it is a new reading, not the one before handed out once more.
     began_ms
-        When what its values are a mean of began, by our clock.
+        When what its values are a mean of began at the earliest, by our clock. A page hands out
+        what was collected up to one collection ago, with the labels of now.
+    without_ms
+        When it was last seen without these values.
     handed_ms
         When it was last seen to have changed hands; -1 for never.
     frozen
         Whether its ratios are those of the reading before, bit for bit.
     """
 
-    __slots__ = ("before", "began_ms", "fresh", "frozen", "handed_ms", "now_ms", "reading")
+    __slots__ = (
+        "before", "began_ms", "fresh", "frozen", "handed_ms", "now_ms", "reading", "without_ms",
+    )  # fmt: skip
 
     def __init__(self, reading: Reading, before: Known | None, now_ms: int) -> None:
         self.reading, self.before, self.now_ms = reading, before, now_ms
         if before is None:
             self.fresh, self.frozen = True, False
-            self.began_ms = now_ms - 1  # some time ago
+            self.began_ms = self.without_ms = now_ms - 1  # some time ago
             self.handed_ms = now_ms if reading.handover else _NEVER_MS
             return
         self.fresh = _is_fresh(reading, before)
-        self.began_ms = before.fresh_ms if self.fresh else before.began_ms
+        if reading.values != before.values:
+            self.began_ms = max(before.without_ms, now_ms - MEAN_MS)
+            self.without_ms = before.seen_ms
+        else:
+            # An idle GPU may read the same for ever: that is not one long mean.
+            idle = not is_busy(reading.values)
+            self.began_ms = max(before.began_ms, now_ms - MEAN_MS if idle else 0)
+            self.without_ms = before.without_ms
         other = before.jobs is not None and reading.jobs != before.jobs
         self.handed_ms = now_ms if reading.handover or other else before.handed_ms
         self.frozen = _are_same(reading.values, before.values)
@@ -436,6 +456,7 @@ def _remembered(at: _Moment, one: Judged) -> Known:
         time_ms=time_ms,
         seen_ms=now_ms,
         fresh_ms=now_ms if at.fresh or before is None else before.fresh_ms,
+        without_ms=at.without_ms,
         began_ms=at.began_ms,
         frozen_ms=now_ms if frozen is None else frozen.frozen_ms,
         frozen_readings=0 if frozen is None else frozen.frozen_readings + at.fresh,

@@ -27,7 +27,7 @@ from detector.telemetry.whose import Said, Whose
 # Values of a GPU that was not seen just before are a mean of so long: the interval at which
 # dcgm-exporter collects unless it is told otherwise.
 _COLLECTED_MS = 30_000
-# Those that nobody renewed for so long are taken for such. Chosen: one collection may fail.
+# One that was not seen for longer is seen anew. Chosen: one collection may fail.
 _LONGEST_MS = 2 * _COLLECTED_MS
 # Rounds come a little early or late: one that is early by so much still asks. Chosen: half of
 # the shortest interval there is.
@@ -62,12 +62,11 @@ class _Known:
 
 
 class _Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A GPU's last reading, what its labels say, renewed when, and for whom since."""
+    """A GPU's last reading, what its labels say, and which jobs those name."""
 
     reading: Reading
     said: tuple[Said, ...]
-    fresh_ms: int
-    named: tuple[tuple[str, ...], ...]
+    named: tuple[str, ...]
 
 
 class Register:
@@ -235,11 +234,13 @@ class Register:
         same = before is not None and _labels(reading) == _labels(before.reading)
         said = before.said if before is not None and same else self.whose.said(reading)
         named = self.whose.named(reading, said)
-        since_ms, others, self._seen[key] = _followed(reading, said, named, before)
-        held = self.whose.held(reading, start_ms=since_ms, end_ms=reading.time_ms)
-        if others or held.handover:
-            moved = (job for jobs in others for job in jobs)
-            between = tuple(sorted({*named, *moved, *held.handover}))
+        self._seen[key] = _Seen(reading=reading, said=said, named=named)
+        held = self.whose.held(
+            reading, start_ms=_since(reading, before), end_ms=reading.time_ms
+        )
+        others = named if before is None else before.named
+        if others != named or held.handover:
+            between = tuple(sorted({*named, *others, *held.handover}))
             return msgspec.structs.replace(reading, jobs=(), handover=between)
         jobs = named or held.jobs
         for job in jobs:
@@ -326,34 +327,11 @@ def _labels(reading: Reading) -> tuple[Mapping[str, str], ...]:
     return (reading.labels, *reading.sharing)
 
 
-def _followed(
-    reading: Reading, said: tuple[Said, ...], named: tuple[str, ...], before: _Seen | None
-) -> tuple[int, list[tuple[str, ...]], _Seen]:
-    """Return since when the values count, what else labels said in that time, and what to keep.
-
-    A counter that is collected less often than it is scraped comes several times: what it
-    says is of the time before its first coming, and its successor of the time since then.
-    """
-    now = reading.time_ms
-    if before is None or now - before.fresh_ms > _LONGEST_MS or now < before.reading.time_ms:
-        since, others, same = now - _COLLECTED_MS, [], False
-    else:
-        since, others = before.fresh_ms, [one for one in before.named if one != named]
-        same = _same(reading, before.reading)
-    seen = _Seen(
-        reading=reading,
-        said=said,
-        fresh_ms=since if same else now,
-        named=(named, *others) if same else (named,),
-    )
-    return since, others, seen
-
-
-def _same(reading: Reading, before: Reading) -> bool:
-    """Whether a reading is the one before, handed out once more."""
-    if reading.own_clock:
-        return reading.time_ms == before.time_ms
-    return bool(reading.values) and reading.values == before.values
+def _since(reading: Reading, before: _Seen | None) -> int:
+    """Return since when holds may have changed: since the GPU was seen last."""
+    last_ms = 0 if before is None else before.reading.time_ms
+    recent = 0 <= reading.time_ms - last_ms <= _LONGEST_MS
+    return last_ms if recent else reading.time_ms - _COLLECTED_MS
 
 
 def _fleet(readings: Iterable[Reading]) -> Fleet:
