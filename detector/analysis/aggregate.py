@@ -163,12 +163,13 @@ def fault_of(one: Judged) -> str:
 
 def _fields(readings: Sequence[Reading]) -> dict[str, float]:
     found = {}
+    told = [reading.values for reading in readings]
     for name, counters in COUNTERS_OF.items():
         sums = []
-        for reading in readings:
+        for values in told:
             total = 0.0
             for counter in counters:
-                total += reading.values.get(counter, math.nan)
+                total += values.get(counter, math.nan)
             if not math.isnan(total):
                 sums.append(total)
         if sums:

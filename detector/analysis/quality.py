@@ -329,7 +329,10 @@ def is_busy(values: Mapping[str, float]) -> bool:
 
 def _are_same(values: Mapping[str, float], before: Mapping[str, float]) -> bool:
     """Whether all ratios are bit for bit what they were."""
-    return all(values.get(name) == before.get(name) for name in _RATIOS)
+    for name in _RATIOS:  # noqa: SIM110 - it ends at the first one, before all() has begun
+        if values.get(name) != before.get(name):
+            return False
+    return True
 
 
 def _judged(at: _Moment, top: tuple[float, ClockSource], *, failing: str) -> Judged:
@@ -448,7 +451,6 @@ def _remembered(at: _Moment, one: Judged) -> Known:
     if math.isnan(reported) and before is not None:
         reported = before.reported_mhz
     frozen = before if at.frozen else None
-    complete = {"tensor_active", "sm_clock_mhz"} <= reading.values.keys()
     time_ms = reading.time_ms
     if before is not None and not at.fresh:
         time_ms = max(time_ms, before.time_ms)
@@ -463,7 +465,8 @@ def _remembered(at: _Moment, one: Judged) -> Known:
         handed_ms=at.handed_ms,
         values=reading.values,
         jobs=None if reading.handover else reading.jobs,
-        complete=complete or (before is not None and before.complete),
+        complete=(before is not None and before.complete)
+        or {"tensor_active", "sm_clock_mhz"} <= reading.values.keys(),
         reported_mhz=reported,
         max_clock_mhz=one.max_clock_mhz,
         max_clock_source=one.max_clock_source,

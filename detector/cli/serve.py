@@ -1,5 +1,6 @@
 """`ofuwatch serve`: the service."""
 
+import gc
 import signal
 from pathlib import Path
 from types import FrameType
@@ -80,6 +81,7 @@ def watch(config: "Config", *, file: Path, only: tuple[str, ...]) -> None:
         click.echo(f"Histories go in with: redis-cli -s {service.store.server.socket}")
         key = Keys(config.redis.prefix).samples("JOB")
         click.echo(f"                      XADD '{key}' '*' v 0.41")
+    gc.freeze()  # what is loaded by now stays: collections of garbage need not look at it
     service.run()
 
 
