@@ -106,8 +106,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"{self.uuid}/{self.instance}" if self.instance else self.uuid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scrape:
+class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     """What one target answered when it was asked once.
 
     Attributes

@@ -7,8 +7,10 @@ share counts for each of them. Both steps are pure; the inbox waits for late hos
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 from detector.analysis.quality import Judged
 from detector.fleet import Gpu
@@ -26,8 +28,7 @@ COUNTERS_OF: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What one host reported of one job at one time.
 
     Attributes
@@ -55,10 +56,10 @@ class Part:
     time_ms: int
     ofu: float = math.nan
     gpus: int = 0
-    fields: Mapping[str, float] = field(default_factory=dict)
+    fields: Mapping[str, float] = msgspec.field(default_factory=dict)
     roster: tuple[Gpu, ...] = ()
     gpu_ofu: tuple[float, ...] = ()
-    faults: Mapping[str, int] = field(default_factory=dict)
+    faults: Mapping[str, int] = msgspec.field(default_factory=dict)
     fresh: bool = True
 
     def without(self, uuids: Collection[str]) -> Self:
@@ -68,7 +69,9 @@ class Part:
             for gpu, value in zip(self.roster, self.gpu_ofu, strict=True)
         ]
         usable = [value for value in kept if not math.isnan(value)]
-        return replace(self, ofu=_mean(usable), gpus=len(usable), gpu_ofu=tuple(kept))
+        return msgspec.structs.replace(
+            self, ofu=_mean(usable), gpus=len(usable), gpu_ofu=tuple(kept)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ and who cares for it hears that nobody watches them.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import msgspec
@@ -101,7 +101,7 @@ class Absent:
         for host, scrape in found:
             host.elsewhere |= alive & _jobs(scrape)
         made = (
-            replace(
+            msgspec.structs.replace(
                 scrape,
                 readings=tuple(one for one in scrape.readings if going.intersection(one.jobs)),
             )

@@ -153,7 +153,7 @@ class Register:
             },
         )
         return tuple(
-            replace(
+            msgspec.structs.replace(
                 scrape,
                 readings=tuple(
                     self._identified(reading, scrape.target)

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 import redis
@@ -342,7 +342,7 @@ def test_a_backlog_that_is_worked_off_is_no_wrong_clock(bench: Bench) -> None:
 
 def test_an_id_that_no_key_can_be_made_of_is_told_and_costs_no_other(bench: Bench) -> None:
     good = made(of({"A": 0.5}), "n1", 0)
-    bench.parts.post([replace(good, job="x" * 513), good])
+    bench.parts.post([msgspec.structs.replace(good, job="x" * 513), good])
     bench.settle(0)
     assert bench.window().fields["ofu"].tolist() == [0.5]
     (told,) = bench.history.increments({}, now_ms=NOW + 30_000).rejects

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 import msgspec
@@ -210,7 +210,7 @@ def test_readings_of_the_future_tell_a_clock_that_is_fast(
             msgspec.structs.replace(one, time_ms=now_ms + off_s * 1_000, own_clock=True)
             for one in scrape.readings
         ]
-        return [replace(scrape, readings=tuple(own))]
+        return [msgspec.structs.replace(scrape, readings=tuple(own))]
 
     clocks = [line for line in making(_Source(answer)).round(_T0).troubles if "clock" in line]
     assert clocks == (
