@@ -333,8 +333,8 @@ def _instead(status: int, headers: Mapping[str, str], body: bytes) -> str:
 
 def _credentials(status: int) -> str:
     return (
-        f"HTTP {status}: give username and password_file, or bearer_file, "
-        "and the tenant's header where there are tenants"
+        f"HTTP {status}: not let in; check username and password_file, or bearer_file, and the "
+        "tenant's header where there are tenants"
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from detector.telemetry.prometheus import build
 from detector.telemetry.prometheus_api import Api, samples
 from detector.telemetry.prometheus_settings import PrometheusSettings
-from detector.telemetry.source import SourceError
+from detector.telemetry.source import SourceError, TooMuch
 
 NONE = b'{"status":"success","data":{"resultType":"matrix","result":[]}}'
 
@@ -158,8 +158,34 @@ def test_a_server_that_has_too_much_to_do_is_left_alone_as_long_as_it_asks(
 def test_an_answer_that_breaks_off_is_no_answer(server: tuple[str, Told]) -> None:
     url, told = server
     told.cut = 100
-    with pytest.raises(SourceError, match="broke off"):
+    with pytest.raises(TooMuch, match="broke off"):
         api(url).query("up")
+    assert refusal(url, told, 400, b"Client sent").startswith("HTTP 400: ")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "less"),
+    [
+        (422, error("execution", "query processing would load too many samples"), True),
+        (503, error("timeout", "query timed out in expression evaluation"), True),
+        (504, b"", True),
+        (413, b"", True),
+        (400, error("bad_data", "parse error"), False),
+        (503, b"busy", False),
+    ],
+)
+def test_what_is_too_much_at_once_is_told_from_what_no_less_would_mend(
+    server: tuple[str, Told], status: int, body: bytes, less: bool
+) -> None:
+    url, told = server
+    told.status, told.body = status, body
+    source = api(url)
+    with pytest.raises(SourceError) as caught:
+        source.query("up")
+    assert isinstance(caught.value, TooMuch) == less
+    if less:
+        told.status, told.body = 200, NONE
+        assert source.query("up").series == ()  # at once: nobody asked for a rest
 
 
 def test_a_huge_answer_is_not_read_to_its_end(
