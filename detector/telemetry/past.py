@@ -8,6 +8,7 @@ meanwhile. What is there already is not fetched again: after a restart only the 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from threading import Event, Thread
 from typing import Protocol
 
@@ -181,12 +182,14 @@ class FirstSight:
             start = {job: newest.get(job, 0) + 1 for job in readings}
             open_ms = until_ms - 2 * self._interval_ms
             todo = {job for job, since in start.items() if since < open_ms}
-            for past in self._pasts:
+            # Gaps first: they are short, and need not be asked for as far back as new jobs.
+            groups = todo & newest.keys(), todo - newest.keys()
+            for past, some in product(self._pasts, groups):
                 todo -= self._fetch_from(
                     partial(past, whose=whose),
                     readings,
                     start=start,
-                    todo=todo,
+                    todo=some & todo,
                     until_ms=until_ms,
                     stop=stop,
                 )
@@ -205,7 +208,7 @@ class FirstSight:
     ) -> set[str]:
         """Write what one server has; return of which jobs it had anything."""
         found: set[str] = set()
-        if not todo:
+        if not todo or stop.is_set():
             return found
         gpus = {entity: one for job in todo for entity, one in readings[job].items()}
         oldest = max(until_ms - self._first_look_ms, min(start[job] for job in todo))
@@ -222,5 +225,6 @@ class FirstSight:
                     batch = []
         except SourceError as error:
             self._troubles.append(f"the past of new jobs cannot be read: {error}")
-        self._histories.fill(batch)
+        if not stop.is_set():
+            self._histories.fill(batch)
         return found

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import pytest
 
@@ -43,22 +44,32 @@ class _Store:
 
 @dataclass(slots=True)
 class _Server:
-    """A server that has every job's past; it answers when it is let."""
+    """A server that has every job's past; it answers when it is let.
+
+    Where there is an error it hands out the ``first`` parts before it.
+    """
 
     go: threading.Event = field(default_factory=threading.Event)
     error: str = ""
+    first: int = 0
     asked: list[tuple[int, int]] = field(default_factory=list)
 
     def __call__(
         self, found: Sequence[Reading], whose: Whose, *, start_ms: int, end_ms: int
     ) -> Iterator[Part]:
         self.asked.append((start_ms, end_ms))
+        times_ms = range(-(-start_ms // _EVERY) * _EVERY, end_ms, _EVERY)
+        parts = (
+            Part(job=reading.jobs[0], host="", time_ms=time_ms, ofu=0.4, gpus=1)
+            for reading in found
+            for time_ms in times_ms
+        )
+        if self.error:
+            yield from islice(parts, self.first)
         self.go.wait(30)
         if self.error:
             raise SourceError(self.error)
-        for reading in found:
-            for time_ms in range(-(-start_ms // _EVERY) * _EVERY, end_ms, _EVERY):
-                yield Part(job=reading.jobs[0], host="", time_ms=time_ms, ofu=0.4, gpus=1)
+        yield from parts
 
 
 def _round(n: int, *jobs: str) -> Round:
@@ -116,6 +127,29 @@ def test_after_a_restart_only_the_gap_is_fetched() -> None:
     assert store.times["7"] == list(range(_T0 - 20 * _EVERY, _T0 + 2 * _EVERY, _EVERY))
     assert store.times["8"] == [_T0 - _EVERY, _T0, _T0 + _EVERY]
     assert len(server.asked) == 1
+
+
+def test_a_gap_is_not_asked_for_as_far_back_as_a_job_that_is_new() -> None:
+    store, server = _Store(), _Server()
+    server.go.set()
+    store.times["7"] = [_T0 - 20 * _EVERY]
+    sight = _first_sight(store, server)
+    sight.admit(_round(0, "7", "new"))
+    sight.join(10)
+    starts = [start_ms for start_ms, _ in server.asked]
+    assert starts == [_T0 - 20 * _EVERY + 1, _T0 - _LOOK]
+    assert store.times["new"][0] == _T0 - _LOOK
+
+
+def test_a_past_that_fails_after_its_time_is_written_no_more() -> None:
+    store, server = _Store(), _Server(error="HTTP 504", first=1)
+    sight = _first_sight(store, server)
+    for n in range(14):
+        store.write(sight.admit(_round(n, "7")))
+    thread = next(one for one in threading.enumerate() if one.name == "past")
+    server.go.set()
+    thread.join(10)
+    assert store.times["7"] == [_T0 + n * _EVERY for n in range(14)]
 
 
 @pytest.mark.parametrize("away", [False, True])
