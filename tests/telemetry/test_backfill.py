@@ -244,3 +244,13 @@ def test_jobs_of_many_queries_have_the_same_past(
     cut = past_of(prometheus, "plain", "dead", "slow", "blank")
     # By their texts, since NaN is no equal of itself.
     assert list(map(str, sorted(cut.items()))) == list(map(str, sorted(whole.items())))
+
+
+def test_where_there_are_very_many_gpus_all_jobs_have_a_shorter_past(
+    prometheus: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series = 3 * 5  # of three GPUs
+    monkeypatch.setattr("detector.telemetry.backfill._MOST", 100 * series)
+    found = past_of(prometheus, "plain", "slow")
+    assert [sample(prometheus, part) for part in found["plain"]] == list(range(260, 360))
+    assert sample(prometheus, found["slow"][0]) == 260
