@@ -22,7 +22,7 @@ from benchmarks.report import Row
 from detector.analysis.quality import MaxClocks
 from detector.content import load_gpus, shipped
 from detector.telemetry.backfill import backfill
-from detector.telemetry.prometheus import LIVE, build, names_of, readings, selector, tracks
+from detector.telemetry.prometheus import LIVE, Origins, build, names_of, readings, selector
 from detector.telemetry.prometheus_settings import PrometheusSettings
 from detector.telemetry.whose import Whose
 
@@ -126,7 +126,7 @@ def _asked(url: str, end_ms: int, *, hours: int) -> tuple[float, float, int]:
     """Return seconds, CPU seconds of this process, and the samples that came."""
     source = build(PrometheusSettings(url=url), secret=lambda settings, key: "")
     query = f"{selector(names_of(LIVE), '{}')}[{3 * _EVERY_S}s]"
-    found = tracks(source.api.query(query, at_ms=end_ms).series, ())
+    found = Origins(()).tracks(source.api.query(query, at_ms=end_ms).series)
     source.learn(found)
     now = [msgspec.structs.replace(one, jobs=Whose().named(one)) for one in readings(found)[0]]
     clocks = MaxClocks(table=load_gpus(shipped() / "models"))

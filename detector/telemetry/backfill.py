@@ -20,12 +20,12 @@ from detector.telemetry.layout import entity_of
 from detector.telemetry.line import Labels
 from detector.telemetry.pasts import pasts_of
 from detector.telemetry.prometheus import (
+    Origins,
     Prometheus,
     Track,
     host_of,
     names_of,
     selector,
-    tracks,
 )
 from detector.telemetry.source import TooMuch
 from detector.telemetry.whose import Whose
@@ -87,7 +87,7 @@ def backfill(
     series = len({entity for own in gpus.values() for entity in own}) * len(_COUNTERS)
     start_ms = max(start_ms, end_ms - _MOST // max(1, series) * scrape_ms)
     start_ms -= start_ms % every_ms
-    most = _SAMPLES
+    most, origins = _SAMPLES, Origins(source.settings.replica_labels)
     for batch in _batches(gpus, (end_ms - start_ms) // scrape_ms + 1):
         known = {one.entity: one for job in batch for one in gpus[job].values()}
         known |= _former(source, known, whose, batch, start_ms=start_ms, end_ms=end_ms)
@@ -99,7 +99,7 @@ def backfill(
             end = min(upto - upto % _SLICE_MS, end_ms)
             before = begin if begin == start_ms else begin - _BEFORE_MS
             try:
-                seen = _asked(source, known, before, end)
+                seen = _asked(source, origins, known, before, end)
             except TooMuch:
                 if end - begin <= _SLICE_MS:
                     raise
@@ -176,7 +176,11 @@ def _former(
 
 
 def _asked(
-    source: Prometheus, known: Mapping[str, Reading], start_ms: int, end_ms: int
+    source: Prometheus,
+    origins: Origins,
+    known: Mapping[str, Reading],
+    start_ms: int,
+    end_ms: int,
 ) -> tuple[Track, ...]:
     """Return the series of some GPUs within ``[start_ms, end_ms)``."""
     uuids = "|".join(sorted({_quoted(reading.uuid) for reading in known.values()}))
@@ -187,13 +191,12 @@ def _asked(
             chosen = selector(names_of(counters), source.settings.select, f'{label}=~"{uuids}"')
             query = f"{chosen}[{end_ms - start_ms}ms]"
             answer = source.api.query(query, at_ms=end_ms - 1, timeout_s=_TIMEOUT_S)
-            found += tracks(answer.series, source.settings.replica_labels)
+            found += origins.tracks(answer.series)
         return found
 
     seen = ask(_COUNTERS)
-    idle = any(
-        track.counter.name == "tensor_active" and (track.values == 0).any() for track in seen
-    )
+    tensors = (one for one in seen if one.origin.counter.name == "tensor_active")
+    idle = any((one.values == 0).any() for one in tensors)
     return seen + ask(_WITNESSES) if idle else seen
 
 

@@ -30,7 +30,7 @@ def pasts_of(seen: Iterable[Track], known: Mapping[str, Reading], whose: Whose) 
     seats = defaultdict(lambda: defaultdict(list))
     for track in seen:
         if len(track.times_ms):
-            seats[track.seat][track.target].append(track)
+            seats[track.origin.seat][track.origin.target].append(track)
     found = []
     for (uuid, instance), targets in seats.items():
         who = known.get(f"{uuid}/{instance}" if instance else uuid)
@@ -46,32 +46,34 @@ def _past(own: Sequence[Track], who: Reading, whose: Whose) -> Past:
         times_ms = np.unique(np.concatenate([track.times_ms for track in own]))
     values: dict[str, FloatArray] = {}
     shares: dict[str, IntArray] = {}
-    sets: dict[frozenset[tuple[str, str]], tuple[Labels, BoolArray]] = {}
+    sets: dict[Labels, BoolArray] = {}
     for track in own:
         at = np.searchsorted(times_ms, track.times_ms)
-        name = track.counter.name
+        name = track.origin.counter.name
         column = values.setdefault(name, np.full(len(times_ms), np.nan))
         count = shares.setdefault(name, np.zeros(len(times_ms), np.int64))
         _fill(column, count, at, track)
-        key = frozenset(track.labels.written.items())
-        _, there = sets.setdefault(key, (track.labels, np.zeros(len(times_ms), bool)))
+        there = sets.setdefault(track.origin.labels, np.zeros(len(times_ms), bool))
         there[at] = True
-    jobs, code = _owners(list(sets.values()), times_ms, who, whose)
+    jobs, code = _owners(sets, times_ms, who, whose)
     return Past(who=who, times_ms=times_ms, values=values, jobs=jobs, whose=code)
 
 
 def _fill(column: FloatArray, count: IntArray, at: IntArray, track: Track) -> None:
     """Put a series' usable values into their places; the first series counts, or the mean."""
-    raw = track.values
-    value = raw * track.scale
+    raw, origin = track.values, track.origin
+    value = raw * origin.scale
     with np.errstate(invalid="ignore"):
-        usable = (value >= track.counter.low) & (value <= track.counter.high)
-    if _reaches_blanks(track.counter, track.scale):
+        usable = (value >= origin.counter.low) & (value <= origin.counter.high)
+    if _reaches_blanks(origin.counter, origin.scale):
         usable &= ~np.isin(raw, list(BLANKS_INT32))
-    free = usable if track.pooled else usable & (count[at] == 0)
-    at, value = at[free], value[free]
+    if not origin.pooled:
+        usable &= count[at] == 0
+    at, value = at[usable], value[usable]
     count[at] += 1
-    column[at] = np.where(count[at] == 1, value, column[at] + (value - column[at]) / count[at])
+    if origin.pooled:
+        value = np.where(count[at] == 1, value, column[at] + (value - column[at]) / count[at])
+    column[at] = value
 
 
 def _reaches_blanks(counter: Counter, scale: float) -> bool:
@@ -79,14 +81,14 @@ def _reaches_blanks(counter: Counter, scale: float) -> bool:
 
 
 def _owners(
-    sets: Sequence[tuple[Labels, BoolArray]], times_ms: IntArray, who: Reading, whose: Whose
+    sets: Mapping[Labels, BoolArray], times_ms: IntArray, who: Reading, whose: Whose
 ) -> tuple[tuple[tuple[str, ...], ...], IntArray]:
     """Return the sets of jobs that a GPU had, and which of them at each time.
 
     Series of several jobs at one time share the GPU; at different times they follow each other.
     What no label says, schedulers do: a reading is of the time just before it.
     """
-    matrix = np.stack([there for _, there in sets])
+    matrix = np.stack(list(sets.values()))
     if matrix.all():
         patterns, which = matrix[:, :1], np.zeros(matrix.shape[1], np.int64)
     else:
@@ -96,7 +98,7 @@ def _owners(
     code = np.zeros(len(times_ms), np.int64)
     turns = whose.turns(who)
     for k in range(patterns.shape[1]):
-        entity = entity_of([labels for i, (labels, _) in enumerate(sets) if patterns[i, k]])
+        entity = entity_of([labels for i, labels in enumerate(sets) if patterns[i, k]])
         made = msgspec.structs.replace(
             who, labels=entity.labels, sharing=entity.sharing, jobs=()
         )

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-import numpy as np
 
 from detector.analysis.past import pace_ms
 from detector.analysis.quality import HELD_MS, is_busy
@@ -22,7 +21,7 @@ from detector.telemetry import rocm
 from detector.telemetry.access import Secret, signing, tls_context
 from detector.telemetry.layout import MOST_DROPPED, entity_of
 from detector.telemetry.line import Labels, Start
-from detector.telemetry.prometheus_api import Api, Series, samples
+from detector.telemetry.prometheus_api import Api, Series, labels, samples
 from detector.telemetry.prometheus_settings import PrometheusSettings
 from detector.telemetry.source import SourceError
 
@@ -36,6 +35,9 @@ LIVE = (
 
 # Samples of one GPU from several exporters belong together within this.
 _TOGETHER_MS = 60_000
+
+# Series more than that are remembered, where there are few. Chosen: a megabyte of labels.
+_FEW = 1_000
 
 # Samples of one scrape share one time; some agents stamp each series by itself.
 _SCRAPE_MS = 500
@@ -61,9 +63,9 @@ def selector(names: Iterable[str], select: str, *more: str) -> str:
     return f"{{{','.join(matchers)}}}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Track:
-    """One series: a counter of one GPU, under one set of labels, over some time.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Origin:
+    """What a series is of: a counter of one GPU, under one set of labels.
 
     Attributes
     ----------
@@ -72,9 +74,9 @@ class Track:
     target
         Who scraped whom: series of one target come with the same times.
     labels
-        Without the metric's name and replica labels.
-    times_ms, values
-        Oldest first; values in the counter's unit, NaN for none.
+        Without the metric's name and replica labels; those of one GPU's series are one object.
+    spelling
+        How the label that holds the UUID is written.
     """
 
     seat: tuple[str, str]
@@ -84,44 +86,73 @@ class Track:
     scale: float
     pooled: bool
     labels: Labels
+    spelling: str
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One series over some time.
+
+    Attributes
+    ----------
+    times_ms, values
+        Oldest first; values in the exporter's own unit, NaN for none.
+    """
+
+    origin: Origin
     times_ms: IntArray
     values: FloatArray
 
 
-def tracks(series: Iterable[Series], replica_labels: Sequence[str]) -> tuple[Track, ...]:
-    """Return what an answer's series are of; others than GPUs' counters are left out.
+class Origins:
+    """Tells what series are of; what has been told once is known by the series' text."""
 
-    Raises
-    ------
-    SourceError
-        When the samples are none.
-    """
-    made = (_track(one, replica_labels) for one in series)
-    return tuple(track for track in made if track is not None)
+    def __init__(self, replica_labels: Sequence[str]) -> None:
+        self._replica_labels = tuple(replica_labels)
+        self._ignored = {"__name__", *replica_labels}
+        self._known: dict[bytes, Origin | None] = {}
+        self._labels: dict[tuple[tuple[str, str], ...], Labels] = {}
 
+    def tracks(self, series: Sequence[Series]) -> tuple[Track, ...]:
+        """Return what an answer's series are of; others than GPUs' counters are left out.
 
-def _track(series: Series, replica_labels: Sequence[str]) -> Track | None:
-    metric = series.metric.get("__name__", "")
-    replica = tuple(series.metric.get(name, "") for name in replica_labels)
-    ignored = {"__name__", *replica_labels}
-    labels = Labels(
-        {name: value for name, value in series.metric.items() if name not in ignored}
-    )
-    if not (known := Start(name=metric, labels=labels, end=0, bare=False).counter()):
-        return None
-    counter, scale, pooled = known
-    times_ms, values = samples(series)
-    return Track(
-        seat=(labels.uuid, labels.instance[0]),
-        target=(labels.found("job"), labels.found("instance"), *replica),
-        metric=metric,
-        counter=counter,
-        scale=scale,
-        pooled=pooled,
-        labels=labels,
-        times_ms=times_ms,
-        values=values,
-    )
+        Raises
+        ------
+        SourceError
+            When labels or samples are none.
+        """
+        if len(self._known) > 2 * len(series) + _FEW:  # most are gone
+            self._known.clear()
+            self._labels.clear()
+        found = []
+        for one in series:
+            text = bytes(one.metric)
+            if text in self._known:
+                origin = self._known[text]
+            else:
+                origin = self._known[text] = self._origin(labels(text))
+            if origin is not None:
+                found.append(Track(origin, *samples(one)))
+        return tuple(found)
+
+    def _origin(self, written: dict[str, str]) -> Origin | None:
+        metric = written.get("__name__", "")
+        replica = tuple(written.get(name, "") for name in self._replica_labels)
+        rest = {name: value for name, value in written.items() if name not in self._ignored}
+        own = self._labels.setdefault(tuple(rest.items()), Labels(rest))
+        if not (known := Start(name=metric, labels=own, end=0, bare=False).counter()):
+            return None
+        counter, scale, pooled = known
+        return Origin(
+            seat=(own.uuid, own.instance[0]),
+            target=(own.found("job"), own.found("instance"), *replica),
+            metric=metric,
+            counter=counter,
+            scale=scale,
+            pooled=pooled,
+            labels=own,
+            spelling=next(name for name, value in rest.items() if value == own.uuid),
+        )
 
 
 @dataclass(slots=True)
@@ -140,14 +171,15 @@ def readings(found: Sequence[Track]) -> tuple[tuple[Reading, ...], tuple[Dropped
     for track in found:
         if len(track.times_ms):
             newest = int(track.times_ms[-1])
-            look = looks[track.seat].setdefault(track.target, _Look(newest))
+            origin = track.origin
+            look = looks[origin.seat].setdefault(origin.target, _Look(newest))
             look.time_ms = max(look.time_ms, newest)
     dropped: list[Dropped] = []
     for track in found:
         # A series that was not in the newest scrape has ended: a job's, or a blank counter's.
         if not len(track.times_ms):
             continue
-        look = looks[track.seat][track.target]
+        look = looks[track.origin.seat][track.origin.target]
         if look.time_ms - int(track.times_ms[-1]) <= _SCRAPE_MS:
             dropped += _add(look, track)
     made = [_reading(list(seen.values())) for seen in looks.values()]
@@ -155,15 +187,17 @@ def readings(found: Sequence[Track]) -> tuple[tuple[Reading, ...], tuple[Dropped
 
 
 def _add(look: _Look, track: Track) -> Iterable[Dropped]:
-    look.sets.append(track.labels)
-    name = track.counter.name
+    origin = track.origin
+    if origin.labels not in look.sets:
+        look.sets.append(origin.labels)
+    name = origin.counter.name
     raw = float(track.values[-1])
-    value, reason = usable(track.counter, raw, track.scale)
+    value, reason = usable(origin.counter, raw, origin.scale)
     if reason:
-        yield Dropped(metric=track.metric, raw=f"{raw:.17g}", reason=reason)
+        yield Dropped(metric=origin.metric, raw=f"{raw:.17g}", reason=reason)
     elif name not in look.values:
         look.values[name], look.parts[name] = value, 1
-    elif track.pooled:
+    elif origin.pooled:
         look.parts[name] += 1
         look.values[name] += (value - look.values[name]) / look.parts[name]
 
@@ -205,6 +239,7 @@ class Prometheus:
     def __init__(self, settings: PrometheusSettings, api: Api) -> None:
         self.settings, self.api = settings, api
         self._live = names_of(LIVE)
+        self._origins = Origins(settings.replica_labels)
         self.interval_ms: int | None = None
         self._last: dict[str, Reading] = {}
         self._since: dict[str, int] = {}  # since when a GPU's values are what they are
@@ -225,7 +260,7 @@ class Prometheus:
         query = f"{selector(self._live, self.settings.select)}[{self._window_ms()}ms]"
         try:
             answer = self.api.query(query)
-            found = tracks(answer.series, self.settings.replica_labels)
+            found = self._origins.tracks(answer.series)
         except SourceError as error:
             return (Scrape(target=self.api.shown, asked_ms=now_ms, error=str(error)),)
         fresh, dropped = readings(found)
@@ -248,8 +283,10 @@ class Prometheus:
     def learn(self, found: Sequence[Track]) -> None:
         """Note what the server's series are like: how often they come, what UUIDs are named."""
         several = (one.times_ms for one in found if len(one.times_ms) > 1)
-        self.interval_ms = pace_ms(int(np.median(np.diff(times))) for times in several)
-        self.spellings |= _spellings(found)
+        self.interval_ms = pace_ms(
+            int(times[-1] - times[0]) // (len(times) - 1) for times in several
+        )
+        self.spellings |= {track.origin.spelling for track in found}
 
     def _window_ms(self) -> int:
         """Two samples of each series, once it is known how often they come."""
@@ -289,14 +326,6 @@ class Prometheus:
     def close(self) -> None:
         """Close the connections."""
         self.api.close()
-
-
-def _spellings(found: Iterable[Track]) -> frozenset[str]:
-    """Return the names of the labels that hold UUIDs, as these exporters spell them."""
-    return frozenset(
-        next(name for name, value in track.labels.written.items() if value == track.seat[0])
-        for track in found
-    )
 
 
 def _again(last: Reading, reading: Reading) -> bool:

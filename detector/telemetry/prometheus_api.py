@@ -49,9 +49,9 @@ _SAID = 200  # characters of what a server says that are shown
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One series of an answer; ``samples`` is what :func:`samples` reads."""
+    """One series of an answer: :func:`labels` and :func:`samples` read it."""
 
-    metric: dict[str, str]
+    metric: msgspec.Raw
     values: msgspec.Raw = msgspec.Raw(b"[]")
     value: msgspec.Raw = msgspec.Raw(b"")
 
@@ -88,10 +88,22 @@ class Answer:
 
 _BODY = msgspec.json.Decoder(_Body)
 _DATA = msgspec.json.Decoder(_Data)
-_LABELS = msgspec.json.Decoder(list[dict[str, str]])
+_LABELS = msgspec.json.Decoder(dict[str, str])
+_LABEL_SETS = msgspec.json.Decoder(list[dict[str, str]])
 _SERIES = msgspec.json.Decoder(tuple[Series, ...])
 _PAIRS = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
 _TEXTS = msgspec.json.Decoder(list[tuple[float, str]])
+
+
+def labels(metric: bytes) -> dict[str, str]:
+    """Return the labels of a series' ``metric``, its name among them.
+
+    Raises
+    ------
+    SourceError
+        When they are none.
+    """
+    return _decoded(_LABELS, metric)
 
 
 def samples(series: Series) -> tuple[IntArray, FloatArray]:
@@ -199,7 +211,7 @@ class Api:
         fields = [("match[]", selector) for selector in selectors]
         fields += [("start", _seconds(start_ms)), ("end", _seconds(end_ms))]
         said, _ = self._ask("series", fields, None)
-        return _decoded(_LABELS, said.data)
+        return _decoded(_LABEL_SETS, said.data)
 
     def _ask(
         self, what: str, fields: Sequence[tuple[str, str]], timeout_s: float | None
@@ -342,7 +354,7 @@ def _seconds(time_ms: int) -> str:
     return f"{time_ms / 1e3:.3f}"
 
 
-def _decoded(decoder: "msgspec.json.Decoder[T]", data: msgspec.Raw) -> T:
+def _decoded(decoder: "msgspec.json.Decoder[T]", data: bytes) -> T:
     try:
         return decoder.decode(data)
     except msgspec.DecodeError:

@@ -15,12 +15,12 @@ from detector.reading import Reading
 from detector.telemetry.backfill import backfill
 from detector.telemetry.prometheus import (
     LIVE,
+    Origins,
     Prometheus,
     build,
     names_of,
     readings,
     selector,
-    tracks,
 )
 from detector.telemetry.prometheus_settings import PrometheusSettings
 from detector.telemetry.whose import Whose
@@ -72,7 +72,7 @@ def _now(source: Prometheus, until_ms: int, whose: Whose) -> list[Reading]:
     """Return what GPUs read last under each set of labels, at whatever time."""
     query = f"{selector(names_of(LIVE), '{}')}[{plans.SPAN_MS}ms]"
     series = source.api.query(query, at_ms=until_ms).series
-    found = tracks(series, source.settings.replica_labels)
+    found = Origins(source.settings.replica_labels).tracks(series)
     source.learn(found)
     known: dict[tuple[str, tuple[str, ...]], Reading] = {}
     for track in found:
