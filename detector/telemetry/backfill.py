@@ -9,6 +9,7 @@ their own times, are no copies of each other, and know no limit of 11,000 points
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -16,6 +17,7 @@ from detector.analysis.aggregate import Part
 from detector.analysis.past import Past, bring_together, pace_ms
 from detector.analysis.quality import MaxClocks
 from detector.reading import Reading
+from detector.telemetry.background import ahead
 from detector.telemetry.layout import entity_of
 from detector.telemetry.line import Labels
 from detector.telemetry.pasts import pasts_of
@@ -36,9 +38,10 @@ _COUNTERS = ("tensor_active", "sm_clock_mhz", "sm_active", "dram_active", "power
 # What tells a dead collector from an idle GPU; asked for only where tensor activity is 0.
 _WITNESSES = ("gr_engine_active", "gpu_util_pct", "power_limit_w")
 
-# Samples in one answer: 30 MB of JSON, and as much in arrays. Chosen: a Prometheus server
-# refuses queries over 50 million. Where that is too much for a server, half is asked for.
-_SAMPLES = 2_000_000
+# Samples in one answer: 20 MB of JSON, and as much in arrays. Chosen: the server makes the next
+# answer while one is used, so smaller ones are quicker, and each series costs something. Where
+# that is too much for a server, half is asked for.
+_SAMPLES = 1000000
 
 # Samples of all jobs together; beyond that all have a shorter past. 1 h of 100 jobs of 100 GPUs
 # has 18 million. Chosen: what two cores do in a minute and a half, while jobs are held back.
@@ -87,14 +90,45 @@ def backfill(
     series = len({entity for own in gpus.values() for entity in own}) * len(_COUNTERS)
     start_ms = max(start_ms, end_ms - _MOST // max(1, series) * scrape_ms)
     start_ms -= start_ms % every_ms
+    slices = _slices(source, gpus, whose, start_ms=start_ms, end_ms=end_ms, scrape_ms=scrape_ms)
+    paces: dict[str, int] = {}
+    for one in ahead(slices, name="past:ask"):
+        pasts = pasts_of(one.seen, one.known, whose)
+        for slot_ms, jobs in _by_pace(pasts, one.jobs, paces, every_ms).items():
+            yield from bring_together(
+                pasts, max_clocks, start_ms=one.start_ms, end_ms=one.end_ms, slot_ms=slot_ms,
+                jobs=frozenset(jobs),
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slice:
+    """What the server has of some jobs for some time, and of a while before it."""
+
+    jobs: Sequence[str]
+    known: Mapping[str, Reading]
+    start_ms: int
+    end_ms: int
+    seen: tuple[Track, ...]
+
+
+def _slices(
+    source: Prometheus,
+    gpus: Mapping[str, Mapping[str, Reading]],
+    whose: Whose,
+    *,
+    start_ms: int,
+    end_ms: int,
+    scrape_ms: int,
+) -> Iterator[_Slice]:
+    """Ask for all jobs' GPUs, for as many and as long at once as the server answers."""
     most, origins = _SAMPLES, Origins(source.settings.replica_labels)
-    for batch in _batches(gpus, (end_ms - start_ms) // scrape_ms + 1):
-        known = {one.entity: one for job in batch for one in gpus[job].values()}
-        known |= _former(source, known, whose, batch, start_ms=start_ms, end_ms=end_ms)
-        paces: dict[str, int] = {}
+    for jobs in _batches(gpus, (end_ms - start_ms) // scrape_ms + 1):
+        known = {one.entity: one for job in jobs for one in gpus[job].values()}
+        known |= _former(source, known, whose, jobs, start_ms=start_ms, end_ms=end_ms)
+        points = len(known) * len(_COUNTERS)
         begin = start_ms
         while begin < end_ms:
-            points = len(known) * len(_COUNTERS)
             upto = begin + max(_SLICE_MS, most // points * scrape_ms)
             end = min(upto - upto % _SLICE_MS, end_ms)
             before = begin if begin == start_ms else begin - _BEFORE_MS
@@ -105,12 +139,7 @@ def backfill(
                     raise
                 most = (end - begin) // scrape_ms * points // 2
                 continue
-            pasts = pasts_of(seen, known, whose)
-            for slot_ms, jobs in _by_pace(pasts, batch, paces, every_ms).items():
-                yield from bring_together(
-                    pasts, max_clocks, start_ms=begin, end_ms=end, slot_ms=slot_ms,
-                    jobs=frozenset(jobs),
-                )  # fmt: skip
+            yield _Slice(jobs=jobs, known=known, start_ms=begin, end_ms=end, seen=seen)
             begin = end
 
 

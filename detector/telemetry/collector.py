@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from threading import Thread
+from functools import partial
 from typing import Protocol
 
 from detector.analysis.aggregate import Part, parts
@@ -19,6 +19,7 @@ from detector.fleet import Job
 from detector.reading import Scrape
 from detector.series import ContextEvent, Interval
 from detector.telemetry.absent import Absent
+from detector.telemetry.background import in_background
 from detector.telemetry.register import Register
 from detector.telemetry.source import Source, SourceError
 from detector.telemetry.whose import Whose
@@ -255,7 +256,9 @@ class Collector:
         for one in self._asked:
             # What came too late is of no use: its readings would be taken for new ones.
             if one.under_way is None or one.under_way.done():
-                one.under_way = _asked(one.source, now_ms)
+                one.under_way = in_background(
+                    partial(one.source.scrape, now_ms), name=f"source:{one.source.name}"
+                )
                 one.late = False
         asked = [one.under_way for one in self._asked if one.under_way and not one.late]
         wait(asked, timeout=self._deadline_s)
@@ -287,20 +290,6 @@ class Collector:
         """Let go of all sources."""
         for one in self._asked:
             one.source.close()
-
-
-def _asked(source: Source, now_ms: int) -> Future[Sequence[Scrape]]:
-    """Ask in a thread that holds up nobody's end: a pool would be waited for."""
-    answer: Future[Sequence[Scrape]] = Future()
-
-    def ask() -> None:
-        try:
-            answer.set_result(source.scrape(now_ms))
-        except BaseException as error:  # it is raised where the answer is read
-            answer.set_exception(error)
-
-    Thread(target=ask, name=f"source:{source.name}", daemon=True).start()
-    return answer
 
 
 def _said_ms(scrape: Scrape) -> int | None:
