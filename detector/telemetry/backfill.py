@@ -41,7 +41,7 @@ _WITNESSES = ("gr_engine_active", "gpu_util_pct", "power_limit_w")
 # Samples in one answer: 20 MB of JSON, and as much in arrays. Chosen: the server makes the next
 # answer while one is used, so smaller ones are quicker, and each series costs something. Where
 # that is too much for a server, half is asked for.
-_SAMPLES = 1000000
+_SAMPLES = 1_000_000
 
 # Samples of all jobs together; beyond that all have a shorter past. 1 h of 100 jobs of 100 GPUs
 # has 18 million. Chosen: what two cores do in a minute and a half, while jobs are held back.
