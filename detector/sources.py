@@ -94,7 +94,11 @@ def source(settings: SourceSettings) -> Source:
 
 def register_of(config: Config) -> Register:
     """Return who says whose each reading is."""
-    asked = schedulers(config.slurm, config.kubernetes, config.collect, cluster=config.cluster)
+    named = (one.host for one in config.sources if isinstance(one, DcgmSettings | NvmlSettings))
+    asked = schedulers(
+        config.slurm, config.kubernetes, config.collect, cluster=config.cluster,
+        host=next(filter(None, named), ""),
+    )  # fmt: skip
     return Register(asked, config.collect, cluster=config.cluster)
 
 

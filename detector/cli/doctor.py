@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # What a node may have, when nothing says what is to be asked.
 _ON_NODE = (("exporter", ("localhost:9400",)), ("dcgm", ()), ("nvml", ()))
 
+# NVIDIA's driver and AMD's, where they are loaded; in containers too.
+_DRIVERS = ("/proc/driver/nvidia", "/dev/kfd")
+
 _MARKS = {"ok": "ok     ", "note": "note   ", "trouble": "TROUBLE"}
 
 
@@ -92,6 +95,7 @@ def _asked(
 
 def _node(config: "Config", *, wait_s: float) -> list["Symptom"]:
     """Look at whatever this node may have; what is not there matters only if nothing is."""
+    from detector.telemetry.diagnosis import no_driver
 
     def look(one: tuple[str, tuple[str, ...]]) -> list["Symptom"]:
         return _asked(config, one[0], one[1], wait_s=wait_s)
@@ -100,6 +104,8 @@ def _node(config: "Config", *, wait_s: float) -> list["Symptom"]:
         groups = list(pool.map(look, _ON_NODE))
     if any(_answers(group) for group in groups):
         groups = [group for group in groups if _answers(group)]
+    elif not any(Path(one).exists() for one in _DRIVERS):
+        groups = [[no_driver()]]
     return [symptom for group in groups for symptom in group]
 
 

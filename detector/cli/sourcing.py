@@ -45,26 +45,26 @@ def rounds(
     """Make a round over sources, and one more after each wait; nothing is written.
 
     Sources whose counters are differences of two samples are given the time for them first.
+    Where nobody answers there is nothing to wait for.
     """
     from detector.sources import register_of
     from detector.telemetry.collector import Collector
 
     register = register_of(config)
     collector = Collector(sources, register, max_clocks=max_clocks(config), deadline_s=30.0)
-    found = []
+    settle_s = max((source.settle_s for source in sources), default=0.0)
     try:
-        settle_s = max((source.settle_s for source in sources), default=0.0)
-        if settle_s > 0:
-            collector.round(_now_ms())
-            time.sleep(settle_s)
-        found.append(collector.round(_now_ms()))
-        for wait_s in waits_s:
-            time.sleep(wait_s)
-            found.append(collector.round(_now_ms()))
+        found = [collector.round(_now_ms())]
+        for pause_s in (settle_s, *waits_s):
+            if all(scrape.error for scrape in found[-1].scrapes):
+                break
+            if pause_s > 0:
+                time.sleep(pause_s)
+                found.append(collector.round(_now_ms()))
     finally:
         collector.close()
         register.close()
-    return found
+    return found[1:] if settle_s > 0 and len(found) > 1 else found
 
 
 def _now_ms() -> int:

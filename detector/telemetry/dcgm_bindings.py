@@ -20,6 +20,7 @@ PLACES = (
 )
 _PACKAGES = "datacenter-gpu-manager-4-core (DCGM 3: datacenter-gpu-manager)"
 
+_VERSION = "nv-hostengine --version tells which DCGM runs: set bindings to its folder"
 _LOG = "journalctl -u nvidia-dcgm on the node says more"
 
 # DCGM's return codes (dcgm_structs), by what is to be done.
@@ -33,10 +34,8 @@ GONE = frozenset({-18, -67})  # a GPU that was lost, or taken from the engine
 _TODO = {
     -6: "this GPU or engine does not support it; dcgmi discovery -l",
     -11: "the host engine did not answer in time; if it lasts, systemctl restart nvidia-dcgm",
-    -12: "bindings and host engine are of different versions; set bindings to the folder of "
-    "the DCGM that runs",
-    -13: "the host engine does not know a field, since bindings and engine are of different "
-    "versions; set bindings to the folder of the DCGM that runs",
+    -12: f"bindings and host engine are of different versions; {_VERSION}",
+    -13: f"the host engine does not know a field, being of another version; {_VERSION}",
     -17: "not permitted; let the host engine run as root (systemctl cat nvidia-dcgm)",
     -18: "a GPU is lost; dmesg | grep Xid on the node, then reboot it",
     -19: "a GPU must be reset; nvidia-smi --gpu-reset",

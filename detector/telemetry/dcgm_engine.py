@@ -118,8 +118,7 @@ class Engine:
         except Exception as error:
             if code_of(error) is None and type(error).__name__ != "DcgmException":
                 raise
-            msg = f"DCGM at {self._address}: {explain(error)}"
-            raise SourceError(msg) from None
+            raise SourceError(f"DCGM: {explain(error)}") from None
 
     def _list(self, now_ms: int) -> None:
         """Find out what there is, and watch it; again when it changed or profiling failed."""
@@ -127,9 +126,7 @@ class Engine:
         retry = self._failing and now_ms - self._watched_ms >= _RETRY_MS
         if not due and not retry:
             return
-        entities, lost = entities_of(
-            self._dcgm, self._handle, self._system, address=self._address
-        )
+        entities, lost = entities_of(self._dcgm, self._handle, self._system)
         self._listed_ms = now_ms
         if entities == self._entities and self._watches and not retry:
             return

@@ -50,7 +50,7 @@ class _Asked:
 
 
 def entities_of(
-    dcgm: Bindings, handle: Any, system: Any, *, address: str
+    dcgm: Bindings, handle: Any, system: Any
 ) -> tuple[tuple[Entity, ...], dict[str, str]]:
     """Return GPUs, then instances, as the engine behind ``handle`` knows them.
 
@@ -69,11 +69,11 @@ def entities_of(
     there = system.discovery.GetAllGpuIds()
     if not supported:
         msg = (
-            f"DCGM at {address} supports none of {len(there)} GPUs here (GeForce has no "
+            f"DCGM supports none of {len(there)} GPUs here (GeForce has no "
             "counters, a lost GPU none any more); dcgmi discovery -l"
             if there
-            else f"DCGM at {address} has no GPUs: it may have started before the "
-            "driver; systemctl restart nvidia-dcgm"
+            else "DCGM has no GPUs: it may have started before the driver; "
+            "systemctl restart nvidia-dcgm"
         )
         raise SourceError(msg)
     gpus, lost = {}, {}

@@ -12,9 +12,9 @@ from typing import Literal
 
 from detector.analysis.quality import REPORTED, Judged, Quality
 from detector.metric import counter_named
-from detector.reading import Reading, Scrape
+from detector.reading import Dropped, Reading, Scrape
 from detector.telemetry import remedies
-from detector.telemetry.remedies import BAD, FAILING, NEEDED, ROWS, UNANSWERED, WISHED, Kind
+from detector.telemetry.remedies import FAILING, NEEDED, ROWS, UNANSWERED, WISHED, Kind
 
 Level = Literal["ok", "note", "trouble"]
 
@@ -76,6 +76,12 @@ class _Target:
         """Counters that came with values that are none: those are exported."""
         named = {line.metric: counter_named(line.metric) for line in self.scrape.dropped}
         return {known[0].name if known else metric for metric, known in named.items()}
+
+    @property
+    def told(self) -> tuple[Dropped, ...]:
+        """Why profiling fails, in the source's words: where a value is none, it is there."""
+        why = [one for one in self.scrape.dropped if one.metric == "tensor_active"]
+        return tuple(one for one in why if self.scrape.failing and not one.raw)
 
     def lacking(self, counter: str) -> int:
         """How many GPUs do not tell a counter."""
@@ -142,6 +148,18 @@ def broken(line: str, *, place: str) -> Symptom:
     )
 
 
+def no_driver() -> Symptom:
+    """Return what is wrong where nothing answers on a machine that has no driver."""
+    return Symptom(
+        kind="no_driver",
+        level="trouble",
+        place="this machine",
+        reason="no driver of a GPU is loaded, and neither exporter nor host engine answers",
+        remedy="modprobe nvidia; of another machine ask ofuwatch doctor --target "
+        "http://HOST:9400",
+    )
+
+
 def divided(line: str) -> tuple[str, str]:
     """Divide an error of a source into what is wrong and what to do."""
     for mark in ("; ", ": "):
@@ -154,7 +172,7 @@ def divided(line: str) -> tuple[str, str]:
 def of_target(target: _Target) -> Iterator[Symptom]:
     """Go through everything that one target's readings can show."""
     looks: Iterable[Callable[[_Target], Iterable[Symptom]]] = (
-        _answered, _counters, _max_clock, _wished, _jobs, _failing, _verdicts, _mig, _clock,
+        _answered, _failing, _counters, _max_clock, _wished, _jobs, _verdicts, _mig, _clock,
         _dropped, _pace,
     )  # fmt: skip
     for look in looks:
@@ -176,10 +194,11 @@ def _answered(target: _Target) -> Iterator[Symptom]:
 def _counters(target: _Target) -> Iterator[Symptom]:
     every = len(target.readings)
     refused = target.refused
-    none = refused.isdisjoint(_PROFILING) and all(
+    failing = bool(target.scrape.failing)  # says why there are none, see below
+    none = (refused.isdisjoint(_PROFILING) or failing) and all(
         target.lacking(counter) == every for counter in _PROFILING
     )
-    if none:
+    if none and not failing:
         yield Symptom(
             kind="no_profiling_counters",
             level="trouble",
@@ -189,7 +208,7 @@ def _counters(target: _Target) -> Iterator[Symptom]:
         )
     for counter in NEEDED:
         lacking = target.lacking(counter)
-        if lacking and not (none and counter == "tensor_active"):
+        if lacking and not ((none or failing) and counter == "tensor_active"):
             # Where some GPUs have it, it is exported; the others' values were none.
             absent = lacking == every and counter not in refused
             yield Symptom(
@@ -266,21 +285,25 @@ def _jobs(target: _Target) -> Iterator[Symptom]:
 
 
 def _failing(target: _Target) -> Iterator[Symptom]:
-    if word := target.scrape.failing:
-        reason, remedy = divided(word)
+    word = target.scrape.failing
+    if not word:
+        return
+    kind = word if word in FAILING else "failing"
+    whys = [one.reason for one in target.told] or [word if kind == "failing" else ""]
+    for reason, remedy in map(divided, whys):
         yield Symptom(
-            kind=word if word in FAILING else "failing",
+            kind=kind,
             level="trouble",
             place=target.place,
-            reason=word.replace("_", " ") if word in FAILING else reason,
-            remedy=FAILING.get(word, remedy or "see the log of the host engine"),
+            reason=f"{kind.replace('_', ' ')}: {reason}".removesuffix(": "),
+            remedy=remedy or FAILING.get(word, "see the log of the host engine"),
         )
 
 
 def _verdicts(target: _Target) -> Iterator[Symptom]:
     by_word: defaultdict[Quality, list[Judged]] = defaultdict(list)
     for one in target.judged:
-        if one.quality != "ok":
+        if one.quality not in ("ok", target.scrape.failing):
             by_word[one.quality].append(one)
     for word, bad in by_word.items():
         yield Symptom(
@@ -288,7 +311,7 @@ def _verdicts(target: _Target) -> Iterator[Symptom]:
             level="note" if word == "handover" else "trouble",
             place=target.place,
             reason=f"{_gpus(len(bad))}: {bad[0].reason}",
-            remedy=BAD[word],
+            remedy=remedies.bad(target.kind, word),
         )
 
 
@@ -322,14 +345,15 @@ def _dropped(target: _Target) -> Iterator[Symptom]:
     # A shared GPU is listed once for each of its jobs: that is no fault.
     found = [one for one in target.scrape.dropped if not one.reason.startswith(_SHARED)]
     for lost in (one for one in found if one.metric == "gpu"):
+        reason, remedy = divided(lost.reason)
         yield Symptom(
             kind="gpu_unreadable",
             level="trouble",
             place=target.place,
-            reason=lost.reason,
-            remedy="dmesg | grep Xid on the node; drain it, and reset the GPU or reboot",
+            reason=reason,
+            remedy=remedy or "dmesg | grep Xid on the node, then reboot it",
         )
-    dropped = [one for one in found if one.metric != "gpu"]
+    dropped = [one for one in found if one.metric != "gpu" and one not in target.told]
     if not dropped:
         return
     first = dropped[0]

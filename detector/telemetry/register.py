@@ -355,12 +355,19 @@ def schedulers(
     identity: IdentitySettings,
     *,
     cluster: str = "",
+    host: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[Scheduler, ...]:
-    """Return those who are to be asked, as their tables of config.toml say."""
+    """Return those who are to be asked, as their tables of config.toml say.
+
+    Parameters
+    ----------
+    host
+        What readings call this host; "" for its host name.
+    """
     found: list[Scheduler] = []
     if identity.hpc_directory:
-        found.append(HpcDirectory(identity.hpc_directory, host=socket.gethostname()))
+        found.append(HpcDirectory(identity.hpc_directory, host=host or socket.gethostname()))
     if slurm.via:
         found.append(Slurm(slurm, cluster=cluster, environ=environ))
     if kubernetes.url:

@@ -26,10 +26,18 @@ WISHED = tuple(name for name in ROWS if name not in (*NEEDED, "max_sm_clock_mhz"
 
 _LIST = "deploy/dcgm-exporter-counters.csv"
 _MODULE = (
-    "install the profiling module (datacenter-gpu-manager-4-proprietary), then "
-    'systemctl restart nvidia-dcgm; Hopper and later need none: type = "nvml"'
+    "install the profiling module (datacenter-gpu-manager-4-proprietary; DCGM 3 has it in "
+    "datacenter-gpu-manager), then systemctl restart nvidia-dcgm; Hopper and later need none: "
+    'type = "nvml"'
 )
-_RESTART = "systemctl restart nvidia-dcgm (in Kubernetes: delete the exporter's pod)"
+_RESTART: Mapping[Kind, str] = {
+    "exporter": "systemctl restart nvidia-dcgm dcgm-exporter, those of them that the host has "
+    "(in Kubernetes: delete the exporter's pod)",
+    "prometheus": "systemctl restart nvidia-dcgm dcgm-exporter on the host, those of them that "
+    "it has (in Kubernetes: delete the exporter's pod)",
+    "dcgm": "systemctl restart nvidia-dcgm",
+    "nvml": "nvidia-smi --gpu-reset once the GPU is idle, or reboot the node",
+}
 
 
 def export(kind: Kind, counters: tuple[str, ...]) -> str:
@@ -77,7 +85,7 @@ def blank(kind: Kind, counter: str) -> str:
         return "nvidia-smi -q on the node; where that shows N/A too, the driver has none"
     return (
         f"the counter is there, its value is none: dcgmi dmon -e {ROWS[counter][1]} -c 3 on "
-        f"the host; if that shows N/A too, {_RESTART}"
+        f"the host; if that shows N/A too, {_RESTART[kind]}"
     )
 
 
@@ -115,13 +123,23 @@ def pace(kind: Kind) -> str:
             return "make interval of the source and interval under [collect] the same"
 
 
-BAD: Mapping[Quality, str] = {
+def bad(kind: Kind, quality: Quality) -> str:
+    """Return what mends what makes readings bad."""
+    match quality:
+        case "stale" | "frozen":
+            return _RESTART[kind]
+        case "zero_mismatch":
+            return f"{_RESTART[kind]}; dmesg | grep Xid tells whether an Xid 31 was the cause"
+        case "blank" if kind == "nvml":
+            return "dmesg | grep -e Xid -e NVRM on the node, then reboot it"
+        case "blank":
+            return f"dcgmi profile --resume, in case somebody paused it; else {_RESTART[kind]}"
+        case _:
+            return _BAD[quality]
+
+
+_BAD: Mapping[Quality, str] = {
     "unreachable": "see whether the host is up, and its exporter or agent",
-    "stale": _RESTART,
-    "frozen": _RESTART,
-    "blank": "see the log of the exporter or host engine for what it could not read, then "
-    + _RESTART,
-    "zero_mismatch": f"{_RESTART}; an Xid 31 before it is the usual cause: dmesg | grep Xid",
     "contention": "end the other profiler (Nsight, ncu) on the host; the counters come back by "
     "themselves",
     "clock_source_changed": "name the maximal clock once: max_clock_mhz under [collect]",
@@ -132,7 +150,7 @@ BAD: Mapping[Quality, str] = {
 
 FAILING: Mapping[str, str] = {
     "no_profiling": _MODULE,
-    "contention": BAD["contention"],
+    "contention": _BAD["contention"],
     "paused": "dcgmi profile --resume",
 }
 

@@ -1,4 +1,4 @@
-"""``collect --once`` on a node, with the stand-ins for the driver's and DCGM's libraries."""
+"""``collect --once`` and ``doctor`` on a node, with stand-ins for the libraries there."""
 
 import json
 from pathlib import Path
@@ -7,38 +7,151 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from detector.cli.collect import command
+from detector.cli import main
+from detector.telemetry.dcgm_engine import PROFILING
+from tests.telemetry import test_dcgm, test_nvml
 
 ROOT = Path(__file__).parents[2]
 FAKES = ROOT / "tests" / "fakes"
 CONTENT = f'[content]\nmodels = "{ROOT / "models"}"\nrules = "{ROOT / "rules"}"\n'
 
 
-def collect(*arguments: str, config: str, folder: Path) -> Result:
+DCGM = f'[[source]]\ntype = "dcgm"\nbindings = "{test_dcgm.STANDIN}"\n'
+KEYS = {"uuid", "ofu", "tensor", "clock", "quality", "reason"}
+
+
+def run(verb: str, *arguments: str, config: str, folder: Path) -> Result:
     file = folder / "config.toml"
     file.write_text(CONTENT + config)
-    return CliRunner().invoke(command, ["--config", str(file), "--once", "--json", *arguments])
+    return CliRunner().invoke(main, [verb, "--config", str(file), "--json", *arguments])
 
 
-def test_once_waits_for_what_takes_two_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu: dict[str, Any] = {
-        "uuid": "GPU-0", "name": "NVIDIA H100", "clock": 1500, "max_clock": 2000,
-        "metrics": {"5": 40.0},
-    }  # fmt: skip
-    (tmp_path / "driver.json").write_text(
-        json.dumps({"now_s": 1_800_000_000, "still": True, "gpus": [gpu]})
-    )
-    monkeypatch.setenv("PYNVML_STANDIN", str(tmp_path / "driver.json"))
+def collect(*arguments: str, config: str, folder: Path) -> Result:
+    return run("collect", "--once", *arguments, config=config, folder=folder)
+
+
+def findings(*arguments: str, config: str, folder: Path) -> tuple[int, dict[str, Any]]:
+    result = run("doctor", "--wait", "0s", *arguments, config=config, folder=folder)
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    return result.exit_code, {one["kind"]: one for one in found}
+
+
+def engine(folder: Path, **more: Any) -> None:
+    """Write a host engine that goes by the real clock."""
+    gpu = {"id": 0, "uuid": "GPU-0", "name": "NVIDIA H100", "minor": 0,
+           "prof": list(PROFILING)}  # fmt: skip
+    state = {"gpus": [gpu], "instances": [], "values": {"1:0": dict(test_dcgm.BUSY)}, **more}
+    (folder / "node.json").write_text(json.dumps(state))
+
+
+@pytest.fixture(autouse=True)
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let both stand-ins read this test's node."""
+    monkeypatch.setenv("PYDCGM_STANDIN", str(tmp_path / "node.json"))
+    monkeypatch.setenv("PYNVML_STANDIN", str(tmp_path / "node.json"))
     monkeypatch.setenv("PYTHONPATH", str(FAKES / "pynvml_standin"))
-    result = collect("--source", "nvml", config="", folder=tmp_path)
+
+
+@pytest.mark.parametrize(("source", "told"), [("dcgm", "dcgm"), ("nvml", "nvml")])
+def test_once_waits_for_what_takes_two_samples_and_names_the_job_of_the_mapping(
+    tmp_path: Path, source: str, told: str
+) -> None:
+    if source == "dcgm":
+        engine(tmp_path)
+    else:
+        state = {"now_s": 1_800_000_000, "still": True, "gpus": [test_nvml.gpu(0)]}
+        (tmp_path / "node.json").write_text(json.dumps(state))
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "0").write_text("4711\n")
+    config = f'[collect]\nhpc_directory = "{tmp_path / "jobs"}"\n{DCGM}'
+    result = collect("--source", source, config=config, folder=tmp_path)
     assert result.exit_code == 0, result.output
     (line,) = result.stdout.splitlines()
     record = json.loads(line)
-    assert record["job"] is None
-    assert record["gpus"][0]["ofu"] == pytest.approx(0.3)
-    assert record["gpus"][0]["max_clock_source"] == "nvml"
+    (gpu,) = record["gpus"]
+    assert record.keys() >= {"job", "timestamp", "ofu", "n", "gpus"}
+    assert gpu.keys() >= KEYS
+    assert (record["job"], record["n"]) == ("4711", 1)
+    assert record["ofu"] == gpu["ofu"] == pytest.approx(0.6 * 1500 / 1980, abs=1e-6)
+    assert (gpu["tensor"], gpu["clock"]) == (pytest.approx(0.6), 1500)
+    assert (gpu["quality"], gpu["reason"], gpu["max_clock_source"]) == ("ok", "", told)
+
+
+def test_a_node_without_gpus_is_an_alarm_and_no_empty_success(tmp_path: Path) -> None:
+    engine(tmp_path, gpus=[])
+    result = collect(config=DCGM, folder=tmp_path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("ofuwatch: 127.0.0.1:5555: DCGM has no GPUs")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "remedy"),
+    [
+        ({"gpus": []}, "DCGM has no GPUs", "systemctl restart nvidia-dcgm"),
+        ({"refuse_connect": -21}, "no host engine answers", "systemctl start nvidia-dcgm, but"),
+        ({"refuse_connect": -12}, "different versions", "nv-hostengine --version tells"),
+        (
+            {"refuse_connect": -25},
+            "libdcgm was not",
+            "install datacenter-gpu-manager-4-core (DCGM",
+        ),
+        ({"refuse_connect": -56}, "without the driver", "systemctl restart nvidia-dcgm"),
+        ({"refuse_connect": -99}, "error -99 (-99)", "journalctl -u nvidia-dcgm"),
+    ],
+)
+def test_doctor_has_one_command_for_an_engine_that_gives_nothing(
+    tmp_path: Path, state: dict[str, Any], reason: str, remedy: str
+) -> None:
+    engine(tmp_path, **state)
+    code, found = findings(config=DCGM, folder=tmp_path)
+    assert code == 1
+    assert found.keys() == {"no_readings"}
+    assert reason in found["no_readings"]["reason"]
+    assert found["no_readings"]["remedy"].startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "remedy"),
+    [
+        ({"refuse_groups": -29}, "no_profiling", "systemctl cat nvidia-dcgm shows User="),
+        (
+            {"refuse_groups": -33},
+            "no_profiling",
+            "install datacenter-gpu-manager-4-proprietary",
+        ),
+        ({"refuse_profiling": -37}, "contention", "end it (Nsight, ncu, CUPTI)"),
+        ({"refuse_profiling": -54}, "paused", "dcgmi profile --resume"),
+    ],
+)
+def test_doctor_tells_why_profiling_fails_once_and_what_mends_it(
+    tmp_path: Path, state: dict[str, Any], kind: str, remedy: str
+) -> None:
+    engine(tmp_path, **state)
+    code, found = findings(config=DCGM, folder=tmp_path)
+    assert code == 1
+    assert found.keys() == {kind, "no_jobs_named", "answered", "pace_unknown"}
+    assert found[kind]["remedy"].startswith(remedy)
+
+
+def test_doctor_says_of_a_gpu_before_hopper_that_the_driver_has_no_counters(
+    tmp_path: Path,
+) -> None:
+    gpus = [test_nvml.gpu(0, gpm=False, name="NVIDIA A100")]
+    state = {"now_s": 1_800_000_000, "still": True, "gpus": gpus}
+    (tmp_path / "node.json").write_text(json.dumps(state))
+    code, found = findings("--source", "nvml", config="", folder=tmp_path)
+    assert code == 1
+    assert found["no_profiling"]["reason"].startswith("no profiling: NVIDIA A100 has no GPM")
+    assert found["no_profiling"]["remedy"] == 'use type = "dcgm"'
+
+
+def test_doctor_says_of_a_machine_without_a_driver_just_that(tmp_path: Path) -> None:
+    if Path("/proc/driver/nvidia").exists() or Path("/dev/kfd").exists():
+        pytest.skip("this machine has a driver of GPUs")
+    (tmp_path / "node.json").write_text(json.dumps({"driver": 12}))
+    code, found = findings(config="", folder=tmp_path)
+    assert (code, list(found)) == (1, ["no_driver"])
 
 
 def test_a_node_without_dcgm_is_told_what_to_install(tmp_path: Path) -> None:
