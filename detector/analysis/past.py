@@ -178,10 +178,11 @@ def _heads(again: BoolArray) -> IntArray:
 
 
 def _may_mismatch(past: Past) -> BoolArray:
-    found: BoolArray = past.values["tensor_active"] == 0.0
-    for name in ENGINES:
+    engine = np.full(len(past.times_ms), np.nan)
+    for name in reversed(ENGINES):  # the first that there is tells
         if name in past.values:
-            found &= ~(past.values[name] > 0.0)
+            engine = np.where(np.isnan(past.values[name]), engine, past.values[name])
+    found: BoolArray = engine == 0.0
     return found
 
 

@@ -57,7 +57,7 @@ _RATIOS = (
     "tensor_active",
     *sorted(counter.name for counter in COUNTERS.values() if counter.name.endswith("_active")),
 )
-# Counters that cannot be 0 on a GPU that is busy. DRAM activity may round to it.
+# Counters that cannot be 0 on a GPU that is busy: the first that there is tells.
 ENGINES = ("gr_engine_active", "sm_active")
 _NEVER_MS = -1
 
@@ -394,7 +394,7 @@ def _verdict(
         return "out_of_bounds", f"SM clock {clock:g} MHz is above the maximum of {top[0]:g} MHz"
     if _is_mismatch(reading):
         return "zero_mismatch", (
-            "the GPU is busy, yet its profiling counters are exactly 0; "
+            "the GPU is busy, yet its engine or SMs were active for exactly 0; "
             "restart its host engine or exporter"
         )
     return _against(at, top)
@@ -427,15 +427,13 @@ def _against(at: _Moment, top: tuple[float, ClockSource]) -> tuple[Quality, str]
 
 
 def _is_mismatch(reading: Reading) -> bool:
-    """Whether the profiling counters are dead: exactly 0 while the GPU is busy.
+    """Whether the engine's counter is dead: exactly 0 while the GPU is busy.
 
-    A job that hangs and spins keeps the engine active, and an idle GPU is not busy.
+    A job that hangs and spins keeps the engine active, and an idle GPU is not busy. Whatever
+    the other counters say then: nothing works on an engine that does not.
     """
     values = reading.values
-    if values.get("tensor_active", 0.0) != 0.0:
-        return False
-    engines = [values[name] for name in ENGINES if name in values]
-    if not engines or any(engines):
+    if next((values[name] for name in ENGINES if name in values), math.nan) != 0.0:
         return False
     if "gpu_util_pct" in values:
         return values["gpu_util_pct"] >= _BUSY_PCT

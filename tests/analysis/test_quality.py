@@ -195,7 +195,9 @@ ZERO = {"gr_engine_active": 0.0, "sm_active": 0.0, "tensor_active": 0.0, "dram_a
         ({"gpu_util_pct": 50.0}, "zero_mismatch"),
         ({"gpu_util_pct": 49.0}, "ok"),
         ({"gpu_util_pct": 100.0, "gr_engine_active": 0.99}, "ok"),
-        ({"gpu_util_pct": 100.0, "tensor_active": 0.2}, "ok"),
+        # On an engine that never ran no tensor pipe did: one of the counters is stuck.
+        ({"gpu_util_pct": 100.0, "tensor_active": 0.2}, "zero_mismatch"),
+        ({"gpu_util_pct": 100.0, "gr_engine_active": 0.9, "sm_active": 0.0}, "ok"),
         ({"power_w": 690.0}, "zero_mismatch"),
         ({"power_w": 120.0}, "ok"),
         ({"power_w": 60.0, "power_limit_w": 72.0}, "zero_mismatch"),
