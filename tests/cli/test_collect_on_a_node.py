@@ -1,6 +1,8 @@
 """``collect --once`` and ``doctor`` on a node, with stand-ins for the libraries there."""
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,7 @@ def test_once_waits_for_what_takes_two_samples_and_names_the_job_of_the_mapping(
         (tmp_path / "node.json").write_text(json.dumps(state))
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "0").write_text("4711\n")
+    os.utime(tmp_path / "jobs" / "0", (time.time() - 3600,) * 2)  # it has run for an hour
     config = f'[collect]\nhpc_directory = "{tmp_path / "jobs"}"\n{DCGM}'
     result = collect("--source", source, config=config, folder=tmp_path)
     assert result.exit_code == 0, result.output
