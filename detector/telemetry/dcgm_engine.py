@@ -229,7 +229,7 @@ class Engine:
 
     def _add(self, members: Sequence[Entity], fields: Iterable[int], *, every_us: int) -> None:
         """Watch fields of all members; of each alone where one of them is lost."""
-        known = [each for each in fields if self._dcgm.fields.DcgmFieldGetById(each)]
+        known = [each for each in fields if self._is_known(each)]
         if not members or not known:
             return
         dcgm, name = self._dcgm.pydcgm, f"{self._tag}-{next(self._numbers)}"
@@ -254,6 +254,12 @@ class Engine:
             for one in members:
                 self._add([one], known, every_us=every_us)
 
+    def _is_known(self, field_id: int) -> bool:
+        try:
+            return bool(self._dcgm.fields.DcgmFieldGetById(field_id))
+        except ValueError:  # a null pointer
+            return False
+
     def _unwatch(self) -> None:
         for watch in self._watches:
             if watch.fields is not None:
@@ -265,11 +271,7 @@ class Engine:
     def _collect(self) -> None:
         self._system.UpdateAllFields(True)
         for watch in self._watches:
-            if watch.collected is not None:
-                watch.collected.values.clear()  # it would keep all that it ever got
-            watch.collected = watch.group.samples.GetAllSinceLastCall_v2(
-                watch.collected, watch.fields
-            )
+            watch.collected = _newer(watch)
             for group, entities in watch.collected.values.items():
                 for number, fields in entities.items():
                     track = self._tracks.get((group, number))
@@ -301,6 +303,21 @@ class Engine:
                 )
             )  # fmt: skip
         return tuple(readings), tuple(dropped)
+
+
+def _newer(watch: _Watch) -> Any:
+    """Return what came since the last call, by the collection of that call."""
+    samples, before = watch.group.samples, watch.collected
+    if before is not None:
+        before.values.clear()  # it would keep all that it ever got
+    try:
+        return samples.GetAllSinceLastCall_v2(before, watch.fields)
+    except AttributeError:
+        # Bindings before 3.3 misspell the calls in there.
+        if before is None:
+            return samples.GetLatest_v2(watch.fields)
+        before.GetAllSinceLastCall(watch.fields)
+        return before
 
 
 def _samples(field_id: int, values: Iterable[Any]) -> Iterator[Sample]:

@@ -7,8 +7,6 @@ from typing import Any
 from detector.telemetry.dcgm_bindings import (
     GONE,
     LOST,
-    NO_DATA,
-    NOT_SUPPORTED,
     Bindings,
     code_of,
     explain,
@@ -104,9 +102,9 @@ def _instances(asked: _Asked, gpus: Mapping[int, Entity]) -> Iterator[Entity]:
     try:
         tree = asked.dcgm.agent.dcgmGetGpuInstanceHierarchy(asked.handle.handle)
     except Exception as error:
-        if code_of(error) in (NO_DATA, NOT_SUPPORTED):  # no MIG here
-            return
-        raise
+        if code_of(error) is None or code_of(error) in LOST:
+            raise
+        return  # no MIG here, by whatever code this version says so
     nodes = tree.entityList[: tree.count]
     working = {node.parent.entityId for node in nodes if node.entity.entityGroupId == COMPUTE}
     for node in nodes:
@@ -126,14 +124,14 @@ def _instances(asked: _Asked, gpus: Mapping[int, Entity]) -> Iterator[Entity]:
 
 
 def _live(asked: _Asked, group: int, number: int, field_id: int) -> str:
-    """Return a text or whole number of an entity; "" where there is none."""
-    pair = asked.dcgm.structs.c_dcgmGroupEntityPair_t(group, number)
+    """Return a text or whole number of an entity; "" where there is none: it is a nicety."""
     try:
+        pair = asked.dcgm.structs.c_dcgmGroupEntityPair_t(group, number)
         found = asked.dcgm.agent.dcgmEntitiesGetLatestValues(
             asked.handle.handle, [pair], [field_id], _LIVE
         )[0]
     except Exception as error:
-        if code_of(error) is None or code_of(error) in LOST:
+        if code_of(error) in LOST:
             raise
         return ""
     if found.status != 0:

@@ -130,6 +130,24 @@ def test_history_that_the_engine_replays_is_not_read_again(host: Host) -> None:
         assert only(host.after(10)).values["tensor_active"] == 0.6
 
 
+def test_bindings_that_misspell_a_call_give_all_samples_all_the_same(
+    host: Host, tmp_path: Path
+) -> None:
+    # DcgmGroupSamples.GetAllSinceLastCall_v2 of DCGM 3.0 to 3.2.
+    for file in STANDIN.glob("*.py"):
+        (tmp_path / file.name).write_text(file.read_text())
+    group = (STANDIN / "DcgmGroup.py").read_text()
+    group = group.replace("return self.GetLatest_v2(", "return dfvec.GetLastestValues_v2(")
+    group = group.replace("dfvec.GetAllSinceLastCall(", "dfvec.GetAllSinceLastCall_v2(")
+    (tmp_path / "DcgmGroup.py").write_text(group)
+    host.set("1:0", f1004=[[0, 0.9], [START_S + 11, 0.6], [START_S + 21, 0.3]])
+    host.source.close()
+    host.source = host.make(bindings=str(tmp_path))
+    host.after(0)
+    host.after(10)
+    assert only(host.after(20)).values["tensor_active"] == pytest.approx(0.45)
+
+
 def test_a_repeat_of_the_latest_keeps_its_time(host: Host) -> None:
     host.after(0)
     first = only(host.after(10))
