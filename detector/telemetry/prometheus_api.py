@@ -308,7 +308,8 @@ def _refused(status: int, said: _Body) -> SourceError:
         case "bad_data":
             return SourceError(f"the server can't read the query ({error}); is select right?")
         case "execution" if status == 422:  # among these are all limits of all servers
-            return TooMuch(f"the server can't answer the query: {error}")
+            msg = f"the server can't answer the query ({error}); narrow it with select"
+            return TooMuch(msg)
         case _ if status in (401, 403):
             return SourceError(f"{_credentials(status)} ({error})")
         case kind:
