@@ -14,6 +14,7 @@ from detector.series import FloatArray, IntArray
 from detector.telemetry.layout import entity_of
 from detector.telemetry.line import Labels
 from detector.telemetry.prometheus import Track
+from detector.telemetry.samples import OF_GPU
 from detector.telemetry.whose import Whose
 
 # Where two targets tell of one GPU, the second one's sample fills a gap of the first if it is
@@ -35,8 +36,18 @@ def pasts_of(seen: Iterable[Track], known: Mapping[str, Reading], whose: Whose) 
     for (uuid, instance), targets in seats.items():
         who = known.get(f"{uuid}/{instance}" if instance else uuid)
         if who is not None:
-            found.append(_one([_past(own, who, whose) for own in targets.values()]))
+            told: list[Sequence[Track]] = list(targets.values())
+            if instance:
+                told += _of_gpu(seats[uuid, ""].values() if (uuid, "") in seats else ())
+            found.append(_one([_past(own, who, whose) for own in told]))
     return found
+
+
+def _of_gpu(targets: Iterable[Sequence[Track]]) -> Iterable[Sequence[Track]]:
+    """Return of a whole GPU's series those that hold for each of its MIG instances too."""
+    for own in targets:
+        if shared := [track for track in own if track.origin.counter.name in OF_GPU]:
+            yield shared
 
 
 def _past(own: Sequence[Track], who: Reading, whose: Whose) -> Past:

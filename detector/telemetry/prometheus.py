@@ -23,6 +23,7 @@ from detector.telemetry.layout import MOST_DROPPED, entity_of
 from detector.telemetry.line import Labels, Start
 from detector.telemetry.prometheus_api import Api, Series, labels, samples
 from detector.telemetry.prometheus_settings import PrometheusSettings
+from detector.telemetry.samples import of_gpu
 from detector.telemetry.source import SourceError
 
 # What quality, OFU and the histories' fields are made of, and no more: each counter costs the
@@ -182,8 +183,16 @@ def readings(found: Sequence[Track]) -> tuple[tuple[Reading, ...], tuple[Dropped
         look = looks[track.origin.seat][track.origin.target]
         if look.time_ms - int(track.times_ms[-1]) <= _SCRAPE_MS:
             dropped += _add(look, track)
-    made = [_reading(list(seen.values())) for seen in looks.values()]
-    return tuple(made), tuple(dropped[:MOST_DROPPED])
+    made = {seat: _reading(list(seen.values())) for seat, seen in looks.items()}
+    whole = (_completed(reading, made.get((reading.uuid, ""))) for reading in made.values())
+    return tuple(whole), tuple(dropped[:MOST_DROPPED])
+
+
+def _completed(reading: Reading, gpu: Reading | None) -> Reading:
+    """Give a MIG instance what only its whole GPU's series say, such as the clock."""
+    if not reading.instance or gpu is None or reading.time_ms - gpu.time_ms > _TOGETHER_MS:
+        return reading
+    return msgspec.structs.replace(reading, values={**of_gpu(gpu.values), **reading.values})
 
 
 def _add(look: _Look, track: Track) -> Iterable[Dropped]:

@@ -144,13 +144,13 @@ def summary(track: Track, clocks: Track, *, interval_us: int, fresh: bool) -> Su
 
 # What an instance shares with its GPU and has no other value of: not power or traffic, which
 # are the sum of all its instances.
-_SHARED = ("sm_clock_mhz", "max_sm_clock_mhz", "app_sm_clock_mhz", "clock_event_bits",
+OF_GPU = ("sm_clock_mhz", "max_sm_clock_mhz", "app_sm_clock_mhz", "clock_event_bits",
            "xid_last", "gpu_temp_c", "memory_temp_c")  # fmt: skip
 
 
 def of_gpu(values: Mapping[str, float]) -> dict[str, float]:
     """Return what of a whole GPU's values holds for each of its instances too."""
-    return {name: values[name] for name in _SHARED if name in values}
+    return {name: values[name] for name in OF_GPU if name in values}
 
 
 def _newest(*tracks: Track) -> int:

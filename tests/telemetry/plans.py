@@ -149,6 +149,10 @@ def _lines(until: int) -> _Lines:
     )
     yield from _gpu(until, old, lambda k: tensor(k) if k < 180 else None)
     yield from _gpu(until, new, lambda k: tensor(k) if k >= 180 else None)
+    # A MIG instance whose clock is its whole GPU's.
+    mig = _labels("mig0", hpc_job="mig", GPU_I_ID="1", GPU_I_PROFILE="1g.10gb")
+    yield from _series(_TENSOR, mig, until, tensor)
+    yield from _series(_CLOCK, _labels("mig0"), until, lambda k: 1485.0)
     # A GPU of which no label says whose it is.
     yield from _gpu(until, _labels("unnamed0", host="node-c"))
 

@@ -160,6 +160,12 @@ def test_a_pod_keeps_its_past_when_its_labels_are_renamed(prometheus: Served) ->
     assert [part.ofu for part in parts] == pytest.approx([plans.ofu(k) for k in range(360)])
 
 
+def test_a_mig_instance_has_the_clock_of_its_gpu(prometheus: Served) -> None:
+    parts = past_of(prometheus, "mig")["mig"]
+    assert [part.ofu for part in parts] == pytest.approx([plans.ofu(k) for k in range(360)])
+    assert {gpu.uuid for part in parts for gpu in part.roster} == {"GPU-mig0/1"}
+
+
 def test_a_past_begins_where_a_scheduler_says_that_its_job_did(prometheus: Served) -> None:
     start_ms = prometheus.until_ms - plans.SPAN_MS + 100 * plans.STEP_MS + 4_000
     hold = Placement(job="9", host="node-c", start_ms=start_ms)

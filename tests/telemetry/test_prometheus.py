@@ -105,6 +105,16 @@ def test_jobs_that_share_a_gpu_are_one_reading(prometheus: Served) -> None:
     assert {reading.labels["hpc_job"], reading.sharing[0]["hpc_job"]} == {"7", "8"}
 
 
+def test_a_mig_instance_reads_the_clock_of_its_gpu(prometheus: Served) -> None:
+    instance = f'{GPU},GPU_I_ID="1",GPU_I_PROFILE="1g.10gb",hpc_job="7"'
+    with scraped(prometheus, [page(instance)[0], page(GPU)[1]]) as source:
+        reading = reading_of(
+            source, lambda one: one.instance == "1" and "sm_clock_mhz" in one.values
+        )
+    assert reading.values["sm_clock_mhz"] == 1485.0
+    assert "tensor_active" in reading.values
+
+
 def test_matchers_of_ones_own_leave_others_out(prometheus: Served) -> None:
     with scraped(prometheus, page(GPU), select='{Hostname="elsewhere"}') as source:
         (scrape,) = source.scrape(int(time.time() * 1000))
