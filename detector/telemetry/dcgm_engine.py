@@ -312,8 +312,8 @@ def _newer(watch: _Watch) -> Any:
         before.values.clear()  # it would keep all that it ever got
     try:
         return samples.GetAllSinceLastCall_v2(before, watch.fields)
-    except AttributeError:
-        # Bindings before 3.3 misspell the calls in there.
+    except (AttributeError, NameError):
+        # Bindings before 3.3 misspell names in there.
         if before is None:
             return samples.GetLatest_v2(watch.fields)
         before.GetAllSinceLastCall(watch.fields)

@@ -137,8 +137,7 @@ def test_bindings_that_misspell_a_call_give_all_samples_all_the_same(
     for file in STANDIN.glob("*.py"):
         (tmp_path / file.name).write_text(file.read_text())
     group = (STANDIN / "DcgmGroup.py").read_text()
-    group = group.replace("return self.GetLatest_v2(", "return dfvec.GetLastestValues_v2(")
-    group = group.replace("dfvec.GetAllSinceLastCall(", "dfvec.GetAllSinceLastCall_v2(")
+    group = group.replace("Call_v2(self, dfvec,", "Call_v2(self, dvfec,")
     (tmp_path / "DcgmGroup.py").write_text(group)
     host.set("1:0", f1004=[[0, 0.9], [START_S + 11, 0.6], [START_S + 21, 0.3]])
     host.source.close()
