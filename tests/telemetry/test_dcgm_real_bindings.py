@@ -1,4 +1,4 @@
-"""NVIDIA's own Python bindings, where ``PYDCGM_PATH`` names them, over a stand-in for libdcgm."""
+"""NVIDIA's own Python bindings, where there are any, over a stand-in for libdcgm."""
 
 import os
 import shutil
