@@ -1,5 +1,6 @@
 """A broken collector is told from a slow job, reading by reading."""
 
+import gc
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -357,6 +358,13 @@ def test_gpus_that_are_gone_are_forgotten(clocks: MaxClocks) -> None:
     assert len(memory.known) == 1
     _, memory = rounds(clocks, [None], memory=memory, first=361)
     assert not memory.known
+
+
+def test_collections_of_garbage_need_not_walk_through_what_is_remembered(
+    clocks: MaxClocks,
+) -> None:
+    judged, memory = rounds(clocks, map(busy, range(3)))
+    assert not any(map(gc.is_tracked, (*judged, *memory.known.values())))
 
 
 kinds = st.sampled_from(["next", "same", "job", "blank", "zero", "none", "clock"])
