@@ -1,5 +1,6 @@
 """``ofuwatch doctor``: what of collection works, what is missing, and what mends it."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,11 +63,9 @@ def command(
         found = _asked(config, kind, targets, wait_s=wait_s)
     else:
         found = _node(config, wait_s=wait_s)
-    for symptom in found:
-        if as_json:
-            click.echo(msgspec.json.encode(symptom).decode())
-        else:
-            click.echo("\n".join(_lines(symptom)))
+    told = (msgspec.json.encode(one).decode() for one in found) if as_json else _table(found)
+    for line in told:
+        click.echo(line)
     if any(symptom.level == "trouble" for symptom in found):
         raise SystemExit(EXIT_PROBLEM)
 
@@ -113,10 +112,18 @@ def _answers(group: "Sequence[Symptom]") -> bool:
     return any(symptom.kind == "answered" for symptom in group)
 
 
-def _lines(symptom: "Symptom") -> Iterator[str]:
+def _table(found: "Sequence[Symptom]") -> Iterator[str]:
+    """Yield what was found place by place, those in trouble first; commands in one piece."""
     from detector.log import printable
 
-    place = f"{symptom.place}: " if symptom.place else ""
-    yield printable(f"{_MARKS[symptom.level]}  {place}{symptom.reason}")
-    if symptom.remedy:
-        yield printable(f"         -> {symptom.remedy}")
+    by_place: defaultdict[str, list[Symptom]] = defaultdict(list)
+    for symptom in found:
+        by_place[symptom.place].append(symptom)
+    for place, symptoms in by_place.items():
+        yield printable(place or "all sources")
+        for symptom in symptoms:
+            yield printable(f"  {_MARKS[symptom.level]}  {symptom.reason}")
+            if symptom.remedy:
+                yield printable(f"           -> {symptom.remedy}")
+    counts = Counter(symptom.level for symptom in found)
+    yield f"{counts['trouble']} in trouble, {counts['note']} to note, {counts['ok']} ok"

@@ -114,6 +114,19 @@ def test_doctor_has_one_command_for_an_engine_that_gives_nothing(
     assert found["no_readings"]["remedy"].startswith(remedy)
 
 
+def test_doctor_shows_places_with_what_was_seen_and_the_command_beneath(tmp_path: Path) -> None:
+    engine(tmp_path, gpus=[])
+    (tmp_path / "config.toml").write_text(CONTENT + DCGM)
+    result = CliRunner().invoke(main, ["doctor", "--config", str(tmp_path / "config.toml")])
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "127.0.0.1:5555",
+        "  TROUBLE  DCGM has no GPUs: it may have started before the driver",
+        "           -> systemctl restart nvidia-dcgm",
+        "1 in trouble, 0 to note, 0 ok",
+    ]
+
+
 @pytest.mark.parametrize(
     ("state", "kind", "remedy"),
     [
