@@ -292,21 +292,20 @@ class _Moment:
             self.began_ms = self.without_ms = now_ms - 1  # some time ago
             self.handed_ms = now_ms if reading.handover else _NEVER_MS
             return
-        self.fresh = _is_fresh(reading, before)
-        if reading.values != before.values:
-            self.began_ms = max(before.without_ms, now_ms - MEAN_MS)
-            self.without_ms = before.seen_ms
-        else:
-            # An idle GPU may read the same for ever: that is not one long mean.
-            idle = not is_busy(reading.values)
-            self.began_ms = max(before.began_ms, now_ms - MEAN_MS if idle else 0)
-            self.without_ms = before.without_ms
+        changed = reading.values != before.values
+        self.fresh = _is_fresh(reading, before, changed=changed)
+        self.without_ms = before.seen_ms if changed else before.without_ms
+        self.began_ms = before.without_ms if changed else before.began_ms
+        # An idle GPU may read the same for ever: that is not one long mean.
+        oldest_ms = now_ms - MEAN_MS
+        if self.began_ms < oldest_ms and (changed or not is_busy(reading.values)):
+            self.began_ms = oldest_ms
         other = before.jobs is not None and reading.jobs != before.jobs
         self.handed_ms = now_ms if reading.handover or other else before.handed_ms
         self.frozen = _are_same(reading.values, before.values)
 
 
-def _is_fresh(reading: Reading, before: Known) -> bool:
+def _is_fresh(reading: Reading, before: Known, *, changed: bool) -> bool:
     """Whether a reading is a new one.
 
     By the source's clock where it has one: it advanced, or was set back by far. Else by the
@@ -316,10 +315,9 @@ def _is_fresh(reading: Reading, before: Known) -> bool:
     if reading.own_clock:
         advanced = reading.time_ms - before.time_ms
         return advanced > 0 or advanced < -HELD_MS
-    values = reading.values
-    if values != before.values:
+    if changed:
         return True
-    return not is_busy(values) and not values.get("energy_j")
+    return not is_busy(reading.values) and not reading.values.get("energy_j")
 
 
 def is_busy(values: Mapping[str, float]) -> bool:

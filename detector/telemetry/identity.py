@@ -39,8 +39,9 @@ _CONTROLLER_KEYS = tuple(
     )
 )  # fmt: skip
 
-# What prologs and exporters write when there is no job; Slurm's ids begin at 1.
-_NO_JOB = frozenset({"0", "none", "null", "(null)", "n/a", "-"})
+# What prologs and exporters write when there is no job. Slurm's ids begin at 1; its NO_VAL is
+# 2^32 - 2.
+_NO_JOB = frozenset({"0", "4294967294", "none", "null", "(null)", "n/a", "-"})
 
 # Names of the exporters' own pods and containers (NVIDIA's chart and GPU Operator, ROCm's).
 _EXPORTERS = ("dcgm-exporter", "device-metrics-exporter", "gpu-metrics-exporter")

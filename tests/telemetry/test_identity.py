@@ -38,6 +38,7 @@ from detector.telemetry.identity import IdentitySettings, job_of, minor_of
         # What a prolog leaves when there is no job is none.
         ({"hpc_job": "0"}, ""),
         ({"slurmjobid": "(null)"}, ""),
+        ({"slurmjobid": "4294967294"}, ""),
         ({"hpc_job": "0", "namespace": "ml", "pod": "llm-0"}, "ml/llm-0"),
         # An idle GPU's series get the labels of the exporter's own pod from Prometheus.
         ({"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-7x9"}, ""),
