@@ -8,18 +8,20 @@ earlier run it continues, and on a fleet without labels which job it is at all.
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import wait
+from dataclasses import replace
 
 import msgspec
 
-from detector.fleet import Fleet, Job, Placement, Placements, host_key
+from detector.fleet import Fleet, Job, Placements, host_key
 from detector.reading import Reading, Scrape
-from detector.series import ContextEvent, Duration, Interval
+from detector.series import ContextEvent, Interval
+from detector.telemetry.heard import Heard
 from detector.telemetry.hpc import HpcDirectory
 from detector.telemetry.identity import IdentitySettings, minor_of
 from detector.telemetry.kubernetes import Kubernetes
 from detector.telemetry.runs import lineage
-from detector.telemetry.scheduler import Roll, Run, Scheduler, SchedulerError
+from detector.telemetry.scheduler import Roll, Run, Scheduler
 from detector.telemetry.scheduler_settings import KubernetesSettings, SlurmSettings
 from detector.telemetry.slurm import Slurm
 from detector.telemetry.whose import Said, Whose
@@ -29,10 +31,11 @@ from detector.telemetry.whose import Said, Whose
 _COLLECTED_MS = 30_000
 # One that was not seen for longer is seen anew. Chosen: one collection may fail.
 _LONGEST_MS = 2 * _COLLECTED_MS
-# Rounds come a little early or late: one that is early by so much still asks. Chosen: half of
-# the shortest interval there is.
-_EARLY_MS = 500
-# Ended holds are remembered so long: longer than any scrape waits to be looked at.
+# How long a round waits for schedulers. Chosen: sources may take half of a round's 10 s before.
+_PATIENCE_S = 4.0
+# And for the first answer of one, which has all of its pods' owners to ask for.
+_FIRST_PATIENCE_S = 30.0
+# GPUs that are no longer seen are forgotten after so long.
 _REMEMBER_MS = 600_000
 # Runs are remembered for their successors as long as the detector remembers their levels.
 _RUNS_MS = 8 * 24 * 3_600_000
@@ -41,24 +44,6 @@ _MOST_SHOWN = 10_000
 # Words of exporters for who a job belongs to (AMD's and the Slurm job exporter's).
 _OWNER = ("job_user", "user")
 _TEAM = ("account", "exported_namespace", "namespace")
-
-
-@dataclass(slots=True, kw_only=True)
-class _Known:
-    """What one scheduler said last, and when."""
-
-    scheduler: Scheduler
-    asked_ms: int | None = None
-    as_of_ms: int | None = None
-    error: str = ""
-    seeded: bool = False
-    no_past: str = ""
-    holds: dict[Placement, Placement] = field(default_factory=dict)
-    aliases: dict[str, tuple[str, int]] = field(default_factory=dict)
-
-    def fresh(self, now_ms: int) -> bool:
-        """Whether the last answer still counts."""
-        return self.as_of_ms is not None and now_ms - self.as_of_ms <= self.scheduler.keep_ms
 
 
 class _Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -76,6 +61,8 @@ class Register:
     ----------
     cluster
         What the jobs' descriptions say where their scheduler names no cluster.
+    patience_s
+        How long a round waits for schedulers; what comes later counts in the next one.
     """
 
     def __init__(
@@ -84,8 +71,10 @@ class Register:
         identity: IdentitySettings = IdentitySettings(),  # noqa: B008 - frozen
         *,
         cluster: str = "",
+        patience_s: float = _PATIENCE_S,
     ) -> None:
-        self._known = [_Known(scheduler=one) for one in schedulers]
+        self._patience_s = patience_s
+        self._known = [Heard(scheduler=one) for one in schedulers]
         self.whose = Whose(identity=identity)  # as of the last readings
         self._cluster = cluster
         self._now_ms = 0
@@ -97,43 +86,27 @@ class Register:
         self._restarts: list[tuple[str, ContextEvent]] = []
 
     def refresh(self, now_ms: int) -> None:
-        """Ask the schedulers that it is time to ask; what one does not say is kept a while."""
+        """Ask the schedulers that it is time to ask; what one does not say is kept a while.
+
+        All at once: one that hangs costs a round its patience, and no other its answer.
+        """
         self._now_ms = now_ms
+        first = [known.ask(now_ms) for known in self._known]
+        owed = [known.under_way for known in self._known if known.under_way]
+        wait(owed, timeout=_FIRST_PATIENCE_S if any(first) else self._patience_s)
         for known in self._known:
-            asked = known.asked_ms
-            every_ms = known.scheduler.every_ms - _EARLY_MS
-            if asked is not None and 0 <= now_ms - asked < every_ms:
-                continue
-            known.asked_ms = now_ms
-            if not known.seeded:
-                self._seed(known, now_ms)
-            try:
-                roll = known.scheduler.look(now_ms)
-            except SchedulerError as error:
-                known.error = str(error)
-                continue
-            known.error = ""
-            _take(known, roll, now_ms=now_ms)
-            self._meet(known, roll, now_ms=now_ms)
+            answer = known.hear()
+            if answer is not None:
+                for run in answer.past:
+                    self._runs.setdefault(run.job.id, run)
+                if answer.roll is not None:
+                    self._meet(known.scheduler.name, answer.roll, now_ms=answer.asked_ms)
         self._forget(now_ms)
 
     @property
     def troubles(self) -> tuple[str, ...]:
         """One line for all that schedulers do not answer: why, and what counts meanwhile."""
-        silent = [
-            f"{known.scheduler.name}: {known.error}; {self._standing(known)}"
-            for known in self._known
-            if known.error
-        ]
-        return (
-            *silent,
-            *(
-                f"{known.scheduler.name}: {known.no_past}; runs that ended before this process "
-                "began are continued by none"
-                for known in self._known
-                if known.no_past
-            ),
-        )
+        return tuple(line for known in self._known for line in known.troubles(self._now_ms))
 
     def identify(self, scrapes: Iterable[Scrape]) -> tuple[Scrape, ...]:
         """Return the scrapes with the jobs of each reading, or between whom its GPU changed.
@@ -194,18 +167,7 @@ class Register:
         for known in self._known:
             known.scheduler.close()
 
-    def _seed(self, known: _Known, now_ms: int) -> None:
-        """Learn of the runs before our time, once; without them new runs just have no past."""
-        known.seeded = True
-        try:
-            past = known.scheduler.past(now_ms)
-        except SchedulerError as error:
-            known.no_past = str(error)
-            return
-        for run in past:
-            self._runs.setdefault(run.job.id, run)
-
-    def _meet(self, known: _Known, roll: Roll, *, now_ms: int) -> None:
+    def _meet(self, scheduler: str, roll: Roll, *, now_ms: int) -> None:
         for run in roll.runs:
             before = self._runs.get(run.job.id)
             self._runs[run.job.id] = run
@@ -214,14 +176,14 @@ class Register:
                 event = ContextEvent(
                     kind="restart",
                     span=Interval(start_ms=at, end_ms=at),
-                    note=f"{run.why} by {known.scheduler.name}",
+                    note=f"{run.why} by {scheduler}",
                     told_ms=now_ms,
                 )
                 self._restarts.append((run.job.id, event))
         listed = {run.job.id for run in roll.runs}
         for id, run in self._runs.items():
             gone = run.end_ms is None and id not in listed
-            if gone and run.job.scheduler == known.scheduler.name:
+            if gone and run.job.scheduler == scheduler:
                 self._runs[id] = replace(run, end_ms=now_ms)
         for run in roll.runs:
             if run.end_ms is None and run.job.id not in self._lineages:
@@ -257,15 +219,6 @@ class Register:
                 gpu_model=reading.model,
             )
 
-    def _standing(self, known: _Known) -> str:
-        if known.as_of_ms is None:
-            return "nothing is known of who runs where but what labels say"
-        age = Duration(max(0, self._now_ms - known.as_of_ms) // 1000 * 1000)
-        keep = Duration(known.scheduler.keep_ms)
-        if known.fresh(self._now_ms):
-            return f"its answer of {age} ago counts until it is {keep} old"
-        return f"its answer of {age} ago counts no longer"
-
     def _forget(self, now_ms: int) -> None:
         """Drop GPUs that are no longer seen, and runs that nobody continues any more."""
         if len(self._shown) > _MOST_SHOWN:
@@ -284,43 +237,6 @@ class Register:
             del self._runs[id]
             self._lineages.pop(id, None)
             self._shown.pop(id, None)
-
-
-def _take(known: _Known, roll: Roll, *, now_ms: int) -> None:
-    """File an answer: a hold that it no longer lists ended somewhere since the last one.
-
-    And one that is new began since then, whatever its job's beginning: the job grew, or was
-    stopped meanwhile.
-    """
-    holds: dict[Placement, Placement] = {}
-    for one in roll.placements:
-        key = _begun(one)
-        met = known.holds.get(key)
-        since_ms = one.start_ms if known.as_of_ms is None else known.as_of_ms + 1
-        start_ms = max(one.start_ms, since_ms) if met is None else met.start_ms
-        holds[key] = msgspec.structs.replace(one, start_ms=start_ms)
-    for key, one in known.holds.items():
-        if key in holds:
-            continue
-        ended = (
-            one
-            if one.end_ms is not None
-            else msgspec.structs.replace(
-                one, end_ms=max(one.start_ms, known.as_of_ms or now_ms)
-            )
-        )
-        if now_ms - (ended.end_ms or now_ms) <= _REMEMBER_MS:
-            holds[key] = ended
-    known.holds = holds
-    known.aliases = {
-        name: told for name, told in known.aliases.items() if now_ms - told[1] <= _REMEMBER_MS
-    } | {name: (job, now_ms) for name, job in roll.aliases.items()}
-    known.as_of_ms = now_ms
-
-
-def _begun(placement: Placement) -> Placement:
-    """Return a hold as it was when it began: what it is known by from answer to answer."""
-    return msgspec.structs.replace(placement, end_ms=None)
 
 
 def _labels(reading: Reading) -> tuple[Mapping[str, str], ...]:

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,6 +182,38 @@ def test_the_last_answer_counts_for_a_while_with_its_age_and_then_no_longer() ->
     register.refresh(T + 80 * S)
     assert not register.troubles
     assert whose(register, reading(80)) == [("a",)]
+
+
+def test_a_scheduler_that_hangs_costs_no_other_and_counts_once_it_answers() -> None:
+    go = threading.Event()
+
+    class Hanging(Told):
+        def look(self, now_ms: int) -> Roll:
+            self.looks += 1
+            if self.looks == 1:
+                return Roll(placements=(on("a", -100),))
+            go.wait(60)
+            return Roll(placements=(on("b", -100),))
+
+    slurm, pods = Hanging(), Told(name="kubernetes", roll=Roll(aliases={"ml/b-0": "ml/b"}))
+    register = Register([slurm, pods], patience_s=0.01)
+    try:
+        for at in (0, 10, 20):
+            register.refresh(T + at * S)
+            pod = msgspec.structs.replace(
+                reading(at, uuid="P", namespace="ml", pod="b-0"), host="n2"
+            )
+            assert whose(register, reading(at), pod) == [("a",), ("ml/b",)]
+        assert (slurm.looks, pods.looks) == (2, 3)
+        (told,) = register.troubles
+        assert "its answer of 20s ago counts until it is 10m old" in told
+    finally:
+        go.set()
+    for _ in range(1_000):  # until its thread is done
+        register.refresh(T + 21 * S)
+        if not register.troubles:
+            break
+    assert whose(register, reading(21), reading(30))[1] == ("b",)
 
 
 def test_a_scheduler_is_asked_no_more_often_than_set() -> None:
