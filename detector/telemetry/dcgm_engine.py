@@ -172,6 +172,8 @@ class Engine:
             told = self._dcgm.agent.dcgmProfGetSupportedMetricGroups(
                 self._handle.handle, gpu.number
             )
+        except AttributeError:  # bindings that cannot say: -38 does when it is too much
+            return PROFILING
         except Exception as error:
             self._degrade(error, (gpu,))
             return None

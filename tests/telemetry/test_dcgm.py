@@ -373,6 +373,18 @@ def test_counters_that_would_take_turns_are_not_asked_for(host: Host) -> None:
     }  # fmt: skip
 
 
+def test_bindings_that_cannot_say_what_a_gpu_samples_are_asked_for_all_of_it(
+    host: Host, tmp_path: Path
+) -> None:
+    for file in STANDIN.glob("*.py"):
+        text = file.read_text().replace("dcgmProfGetSupportedMetricGroups", "unheard_of")
+        (tmp_path / file.name).write_text(text)
+    host.source.close()
+    host.source = host.make(bindings=str(tmp_path))
+    host.after(0)
+    assert {"tensor_active", "sm_active"} <= only(host.after(10)).values.keys()
+
+
 def test_each_model_on_a_node_is_asked_only_for_what_it_has(host: Host) -> None:
     host.state["gpus"][1]["prof"] = [1001, 1004]
     host.write()
