@@ -5,7 +5,6 @@ own, so that neither's memory or caches count for the other.
 """
 
 import atexit
-import gc
 import sys
 import time
 from collections.abc import Callable
@@ -125,9 +124,11 @@ def collector(start: Start) -> Work:
 
 def main() -> None:
     """Read orders until there are no more."""
+    from detector.cli.serve import look_for_garbage_seldom
+
     start = msgspec.json.decode(sys.stdin.readline(), type=Start)
     work = {"service": service, "reader": reader, "collector": collector}[start.role](start)
-    gc.freeze()  # as the service does when it begins
+    look_for_garbage_seldom()  # as the service does when it begins
     for line in sys.stdin:
         order = msgspec.json.decode(line, type=Order)
         wall, cpu = time.perf_counter(), time.process_time()
