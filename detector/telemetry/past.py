@@ -14,6 +14,7 @@ from typing import Protocol
 
 from detector.analysis.aggregate import Part
 from detector.reading import Reading
+from detector.series import Interval
 from detector.telemetry.collector import Round
 from detector.telemetry.source import SourceError
 from detector.telemetry.whose import Whose
@@ -179,16 +180,19 @@ class FirstSight:
     ) -> None:
         try:
             newest = self._histories.newest(sorted(readings))
-            start = {job: newest.get(job, 0) + 1 for job in readings}
+            spans = {
+                job: Interval(start_ms=newest.get(job, 0) + 1, end_ms=_until(own, until_ms))
+                for job, own in readings.items()
+            }
             open_ms = until_ms - 2 * self._interval_ms
-            todo = {job for job, since in start.items() if since < open_ms}
+            todo = {job for job, span in spans.items() if span.start_ms < open_ms}
             # Gaps first: they are short, and need not be asked for as far back as new jobs.
             groups = todo & newest.keys(), todo - newest.keys()
             for past, some in product(self._pasts, groups):
                 todo -= self._fetch_from(
                     partial(past, whose=whose),
                     readings,
-                    start=start,
+                    spans=spans,
                     todo=some & todo,
                     until_ms=until_ms,
                     stop=stop,
@@ -201,7 +205,7 @@ class FirstSight:
         past: "partial[Iterator[Part]]",
         readings: Mapping[str, Mapping[str, Reading]],
         *,
-        start: Mapping[str, int],
+        spans: Mapping[str, Interval],
         todo: set[str],
         until_ms: int,
         stop: Event,
@@ -211,13 +215,13 @@ class FirstSight:
         if not todo or stop.is_set():
             return found
         gpus = {entity: one for job in todo for entity, one in readings[job].items()}
-        oldest = max(until_ms - self._first_look_ms, min(start[job] for job in todo))
+        oldest = max(until_ms - self._first_look_ms, min(spans[job].start_ms for job in todo))
         batch: list[Part] = []
         try:
             for part in past(list(gpus.values()), start_ms=oldest, end_ms=until_ms):
                 if stop.is_set():
                     return found
-                if part.job in todo and part.time_ms >= start[part.job]:
+                if part.job in todo and spans[part.job].covers(part.time_ms):
                     found.add(part.job)
                     batch.append(part)
                 if len(batch) >= _A_WRITE:
@@ -228,3 +232,9 @@ class FirstSight:
         if not stop.is_set():
             self._histories.fill(batch)
         return found
+
+
+def _until(readings: Mapping[str, Reading], until_ms: int) -> int:
+    """Return where a job's past ends: before what its first live sample is made of."""
+    own = (one.time_ms for one in readings.values() if one.own_clock)
+    return min(until_ms, max(own, default=until_ms))

@@ -72,10 +72,18 @@ class _Server:
         yield from parts
 
 
-def _round(n: int, *jobs: str) -> Round:
+def _round(n: int, *jobs: str, age_ms: int | None = None) -> Round:
+    """Return a round in which each job has a GPU; with an age, the readings' own times."""
     time_ms = _T0 + n * _EVERY
     readings = [
-        Reading(uuid=f"GPU-{job}", host="a", time_ms=time_ms, jobs=(job,)) for job in jobs
+        Reading(
+            uuid=f"GPU-{job}",
+            host="a",
+            time_ms=time_ms - (age_ms or 0),
+            own_clock=age_ms is not None,
+            jobs=(job,),
+        )
+        for job in jobs
     ]
     judged = tuple(
         Judged(reading=one, jobs=one.jobs, ofu=0.4, quality="ok") for one in readings
@@ -98,6 +106,16 @@ def test_a_new_jobs_history_is_its_past_and_then_its_present_without_a_gap() -> 
     sight.join(10)
     store.write(sight.admit(_round(3, "7")))
     assert store.times["7"] == list(range(_T0 - _LOOK, _T0 + 4 * _EVERY, _EVERY))
+
+
+def test_the_reading_of_the_first_live_sample_is_none_of_the_past() -> None:
+    store, server = _Store(), _Server()
+    server.go.set()
+    sight = _first_sight(store, server)
+    sight.admit(_round(0, "7", age_ms=2 * _EVERY))
+    sight.join(10)
+    store.write(sight.admit(_round(1, "7")))
+    assert store.times["7"][-3:] == [_T0 - 3 * _EVERY, _T0, _T0 + _EVERY]
 
 
 def test_others_rounds_go_on_while_a_past_is_fetched() -> None:
