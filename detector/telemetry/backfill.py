@@ -32,8 +32,13 @@ from detector.telemetry.prometheus import (
 from detector.telemetry.source import TooMuch
 from detector.telemetry.whose import Whose
 
-# What a history is made of. Links' counters are left out: nothing is learnt of them yet.
+# What a history is made of.
 _COUNTERS = ("tensor_active", "sm_clock_mhz", "sm_active", "dram_active", "power_w")
+
+# Traffic is evidence of what a fall is, against the hour before it, and teaches no level: it is
+# asked for as far back as a fall within the last hour needs.
+_TRAFFIC = ("nvlink_tx_bytes", "nvlink_rx_bytes", "pcie_tx_bytes", "pcie_rx_bytes")
+_TRAFFIC_MS = 7_200_000
 
 # What tells a dead collector from an idle GPU; asked for only where tensor activity is 0.
 _WITNESSES = ("gr_engine_active", "gpu_util_pct", "power_limit_w")
@@ -132,8 +137,9 @@ def _slices(
             upto = begin + max(_SLICE_MS, most // points * scrape_ms)
             end = min(upto - upto % _SLICE_MS, end_ms)
             before = begin if begin == start_ms else begin - _BEFORE_MS
+            counters = _COUNTERS + (_TRAFFIC if end > end_ms - _TRAFFIC_MS else ())
             try:
-                seen = _asked(source, origins, known, before, end)
+                seen = _asked(source, origins, known, counters, start_ms=before, end_ms=end)
             except TooMuch:
                 if end - begin <= _SLICE_MS:
                     raise
@@ -208,22 +214,24 @@ def _asked(
     source: Prometheus,
     origins: Origins,
     known: Mapping[str, Reading],
+    counters: Iterable[str],
+    *,
     start_ms: int,
     end_ms: int,
 ) -> tuple[Track, ...]:
     """Return the series of some GPUs within ``[start_ms, end_ms)``."""
     uuids = "|".join(sorted({_quoted(reading.uuid) for reading in known.values()}))
 
-    def ask(counters: Iterable[str]) -> tuple[Track, ...]:
+    def ask(wanted: Iterable[str]) -> tuple[Track, ...]:
         found: tuple[Track, ...] = ()
         for label in sorted(source.spellings):
-            chosen = selector(names_of(counters), source.settings.select, f'{label}=~"{uuids}"')
+            chosen = selector(names_of(wanted), source.settings.select, f'{label}=~"{uuids}"')
             query = f"{chosen}[{end_ms - start_ms}ms]"
             answer = source.api.query(query, at_ms=end_ms - 1, timeout_s=_TIMEOUT_S)
             found += origins.tracks(answer.series)
         return found
 
-    seen = ask(_COUNTERS)
+    seen = ask(counters)
     tensors = (one for one in seen if one.origin.counter.name == "tensor_active")
     idle = any((one.values == 0).any() for one in tensors)
     return seen + ask(_WITNESSES) if idle else seen

@@ -323,13 +323,14 @@ def _no_answer(status: int, headers: Mapping[str, str], body: bytes) -> SourceEr
 
 
 def _instead(status: int, headers: Mapping[str, str], body: bytes) -> str:
+    said = "" if b"<" in body[:500] else _line(body[:500].decode(errors="replace"))
     match status:
         case 401 | 403:
-            return _credentials(status)
+            return f"{_credentials(status)}{f' ({said})' if said else ''}"
         case 400:
             return "HTTP 400: the question is not understood; does url lack https?"
         case 404:
-            return "HTTP 404: no Prometheus API there; does url lack a path (/prometheus)?"
+            return "HTTP 404: no Prometheus API there; is the path of url right (/prometheus)?"
         case 200 if "html" in headers.get("content-type", "") or body.lstrip()[:1] == b"<":
             return "a web page came instead of an answer: a login or a proxy? check url"
         case 200:
@@ -340,7 +341,6 @@ def _instead(status: int, headers: Mapping[str, str], body: bytes) -> str:
         case 429 | 503:
             return f"HTTP {status}: the server has too much to do; asked again later"
         case _:
-            said = "" if b"<" in body[:500] else _line(body[:500].decode(errors="replace"))
             return f"HTTP {status}{': ' if said else ''}{said}"
 
 
@@ -386,7 +386,7 @@ def _unreachable(error: Exception, timeout_s: float) -> str:
             do = "name its CA with ca_file" if unknown else "is url right?"
             return f"TLS: {detail or type(cause).__name__}; {do}"
         case ReadTimeoutError():
-            return f"no answer within {timeout_s:g} s"
+            return f"no answer within {timeout_s:g} s; narrow it with select or raise timeout"
         case ValueError():
             return "the URL or a header is not valid"
         case _:

@@ -55,6 +55,12 @@ def _lines(until: int) -> _Lines:
     """Say what each job is there for."""
     for gpu in range(2):
         yield from _gpu(until, _labels(f"plain{gpu}", hpc_job="plain"))
+        for way, rate in (("TX", 1e9), ("RX", 2e9)):
+            name = f"DCGM_FI_PROF_NVLINK_{way}_BYTES"
+            yield from _series(
+                name, _labels(f"plain{gpu}", hpc_job="plain"), until,
+                lambda k, rate=rate: rate,  # type: ignore[misc]
+            )  # fmt: skip
     # A GPU that is handed on at the 180th sample, and an idle hour quarter before its end.
     yield from _gpu(
         until, _labels("handed0", hpc_job="before"), lambda k: tensor(k) if k < 180 else None

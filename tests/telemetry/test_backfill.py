@@ -111,6 +111,17 @@ def test_a_job_has_its_whole_past_oldest_first_with_each_gpu(prometheus: Served)
         assert part.gpu_ofu == pytest.approx([plans.ofu(k)] * 2)
         assert part.fields["tensor"] == pytest.approx(plans.tensor(k))
         assert part.fields["clock"] == 1485.0
+        assert part.fields["nvlink"] == 3e9
+
+
+def test_traffic_is_asked_for_as_far_back_as_evidence_needs_it(
+    prometheus: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detector.telemetry.backfill._SAMPLES", 1_000)
+    monkeypatch.setattr("detector.telemetry.backfill._TRAFFIC_MS", plans.SPAN_MS // 2)
+    parts = past_of(prometheus, "plain")["plain"]
+    assert all("nvlink" in part.fields for part in parts[180:])
+    assert not any("nvlink" in part.fields for part in parts[:90])
 
 
 def test_a_gpu_that_is_handed_on_belongs_to_each_job_in_its_own_time(

@@ -100,6 +100,7 @@ def success(kind: str, result: list[object]) -> bytes:
         (422, error("execution", "query processing would load too many samples"), "too many"),
         (503, error("timeout", "query timed out in expression evaluation"), "too long"),
         (401, b"Unauthorized\n", "bearer_file"),
+        (401, b"no org id\n", "(no org id)"),
         (401, error("", "no org id"), "tenant"),
         (403, b"<html>no</html>", "HTTP 403"),
         (404, b"404 page not found", "/prometheus"),
