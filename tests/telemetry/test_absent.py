@@ -164,7 +164,9 @@ def test_a_job_that_ends_on_the_hosts_that_answer_is_over_on_those_that_do_not(
     rounds({"a": {"a": "7"}, "b": {"b": "7"}, "c": {"c": "7"}})
     rounds({"a": {"a": "7"}, "b": None, "c": {"c": "7"}})
     rounds({"a": {"a": "7"}, "b": None, "c": None})
-    assert _told(rounds({"a": {"a": "9"}, "b": None, "c": None})) == {}
+    # What is collected at a pace of its own may be of both jobs up to its second reading.
+    for _ in range(2):
+        assert _told(rounds({"a": {"a": "9"}, "b": None, "c": None})) == {}
     assert _told(rounds({"a": {"a": "9"}, "b": None, "c": None})) == {("9", "a"): _GOOD}
 
 
