@@ -127,6 +127,7 @@ class Collector:
         self._memory: Memory = NOTHING
         self._absent = Absent()
         self._introduced: frozenset[str] = frozenset()
+        self._met: frozenset[str] = frozenset()
         self._events: tuple[tuple[str, ContextEvent], ...] = ()
         self._clocks_off: dict[str, str] = {}
         self._told_ms: dict[str, int] = {}
@@ -172,8 +173,11 @@ class Collector:
         self.owed = parts[-_MOST_OWED:]
         self.lost += len(parts) - len(self.owed)
         jobs = frozenset(part.job for part in self.owed)
-        if new := jobs - self._introduced:
+        # Labels may name a job before its scheduler says who that is.
+        self._met |= self._register.met()
+        if new := (jobs - self._introduced) | (jobs & self._met):
             sink.introduce(self._register.describe(sorted(new)))
+        self._met = frozenset()
         # Who was gone is introduced again: that is rare, and what is remembered stays bounded.
         self._introduced = jobs
         if self._events:

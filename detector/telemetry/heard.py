@@ -26,9 +26,12 @@ class Answer:
     ----------
     asked_ms
         When it was asked: what changed since then, it need not know.
+    before_ms
+        When it was asked what it answered before this; what is gone now was there then.
     """
 
     asked_ms: int
+    before_ms: int
     roll: Roll | None = None
     error: str = ""
     past: tuple[Run, ...] = ()
@@ -67,7 +70,8 @@ class Heard:
         if self.under_way is not None or early:
             return False
         first, self.asked_ms = self.asked_ms is None, now_ms
-        look = partial(_answer, self.scheduler, now_ms, past=first)
+        before_ms = now_ms if self.as_of_ms is None else self.as_of_ms
+        look = partial(_answer, self.scheduler, now_ms, before_ms=before_ms, past=first)
         self.under_way = in_background(look, name=f"scheduler:{self.scheduler.name}")
         return first
 
@@ -139,7 +143,7 @@ class Heard:
         self.as_of_ms = as_of_ms
 
 
-def _answer(scheduler: Scheduler, now_ms: int, *, past: bool) -> Answer:
+def _answer(scheduler: Scheduler, now_ms: int, *, before_ms: int, past: bool) -> Answer:
     """Ask a scheduler; without the runs before our time new ones just have no past."""
     runs: tuple[Run, ...] = ()
     no_past, error, roll = "", "", None
@@ -154,7 +158,10 @@ def _answer(scheduler: Scheduler, now_ms: int, *, past: bool) -> Answer:
         error = str(why)
     except Exception as why:  # one odd answer must not cost the readings
         error = f"a mistake of ofuwatch's: {type(why).__name__}: {why}"
-    return Answer(asked_ms=now_ms, roll=roll, error=error, past=runs, no_past=no_past)
+    return Answer(
+        asked_ms=now_ms, before_ms=before_ms, roll=roll, error=error, past=runs,
+        no_past=no_past,
+    )  # fmt: skip
 
 
 def _begun(placement: Placement) -> Placement:

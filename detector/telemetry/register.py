@@ -16,7 +16,7 @@ import msgspec
 from detector.fleet import Fleet, Job, Placements, host_key
 from detector.reading import Reading, Scrape
 from detector.series import ContextEvent, Interval
-from detector.telemetry.heard import Heard
+from detector.telemetry.heard import Answer, Heard
 from detector.telemetry.hpc import HpcDirectory
 from detector.telemetry.identity import IdentitySettings, minor_of
 from detector.telemetry.kubernetes import Kubernetes
@@ -83,6 +83,7 @@ class Register:
         self._runs: dict[str, Run] = {}
         self._lineages: dict[str, tuple[str, ...]] = {}
         self._shown: dict[str, Job] = {}
+        self._met: set[str] = set()
         self._restarts: list[tuple[str, ContextEvent]] = []
 
     def refresh(self, now_ms: int) -> None:
@@ -100,7 +101,7 @@ class Register:
                 for run in answer.past:
                     self._runs.setdefault(run.job.id, run)
                 if answer.roll is not None:
-                    self._meet(known.scheduler.name, answer.roll, now_ms=answer.asked_ms)
+                    self._meet(known.scheduler.name, answer.roll, answer)
         self._forget(now_ms)
 
     @property
@@ -162,15 +163,24 @@ class Register:
         self._restarts.clear()
         return found
 
+    def met(self) -> frozenset[str]:
+        """Return the jobs that a scheduler named for the first time since the last call."""
+        found = frozenset(self._met)
+        self._met.clear()
+        return found
+
     def close(self) -> None:
         """Let go of the schedulers' connections."""
         for known in self._known:
             known.scheduler.close()
 
-    def _meet(self, scheduler: str, roll: Roll, *, now_ms: int) -> None:
+    def _meet(self, scheduler: str, roll: Roll, answer: Answer) -> None:
+        now_ms = answer.asked_ms
         for run in roll.runs:
             before = self._runs.get(run.job.id)
             self._runs[run.job.id] = run
+            if before is None:
+                self._met.add(run.job.id)
             if before is not None and before.serial != run.serial and run.end_ms is None:
                 at = now_ms if run.job.start_ms is None else run.job.start_ms
                 event = ContextEvent(
@@ -184,7 +194,9 @@ class Register:
         for id, run in self._runs.items():
             gone = run.end_ms is None and id not in listed
             if gone and run.job.scheduler == scheduler:
-                self._runs[id] = replace(run, end_ms=now_ms)
+                # One that continues it at once began since then, and so after its end.
+                end_ms = max(run.job.start_ms or 0, answer.before_ms)
+                self._runs[id] = replace(run, end_ms=end_ms)
         for run in roll.runs:
             if run.end_ms is None and run.job.id not in self._lineages:
                 self._lineages[run.job.id] = lineage(run, self._runs.values())

@@ -17,6 +17,7 @@ from detector.reading import Reading, Scrape
 from detector.series import ContextEvent
 from detector.telemetry.collector import Collector
 from detector.telemetry.register import Register
+from detector.telemetry.scheduler import Roll, Run
 from detector.telemetry.source import Source, SourceError
 
 _T0 = 1_796_000_000_000
@@ -237,6 +238,34 @@ def test_who_a_job_is_goes_before_its_first_sample_and_once(
         collector.deliver(collector.round(_T0 + n * 10_000), sink)
     assert sink.introduced == ["7"]
     assert [part.time_ms for part in sink.posted] == [_T0, _T0 + 10_000, _T0 + 20_000]
+
+
+def test_a_job_is_described_again_when_its_scheduler_says_who_it_is(
+    content: Content,
+) -> None:
+    class Late:
+        name, every_ms, keep_ms = "slurm", 10_000, 600_000
+
+        def look(self, now_ms: int) -> Roll:
+            job = Job(id="7", name="llama", scheduler="slurm", start_ms=_T0)
+            return Roll(runs=(Run(job=job),) if now_ms > _T0 else ())
+
+        def past(self, now_ms: int) -> tuple[Run, ...]:
+            return ()
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    collector = Collector(
+        [_Source(_well)],
+        Register([Late()]),
+        max_clocks=MaxClocks(table=content.gpus),
+        deadline_s=5.0,
+    )
+    sink = _Sink()
+    for n in range(3):
+        collector.deliver(collector.round(_T0 + n * 10_000), sink)
+    assert sink.introduced == ["7", "7"]
 
 
 def test_what_a_store_that_was_away_has_not_got_goes_with_the_next_round(

@@ -255,6 +255,15 @@ def test_a_new_run_continues_the_ones_before_it_latest_first() -> None:
     assert (told.name, told.scheduler, told.cluster) == ("llama", "slurm", "east")
 
 
+def test_a_run_that_begins_at_once_continues_one_that_its_scheduler_has_forgotten() -> None:
+    slurm = Told(roll=Roll(runs=(run("71", -900),)))
+    register = Register([slurm])
+    register.refresh(T)
+    slurm.roll = Roll(runs=(run("72", 6),))
+    register.refresh(T + 10 * S)
+    assert register.describe(["72"])[0].lineage == ("71",)
+
+
 def test_what_runs_side_by_side_is_no_lineage() -> None:
     sweep = [run(id, -500, -400) for id in ("1", "2", "3")]
     assert lineage(run("4", -100), sweep) == ()
