@@ -11,9 +11,9 @@ from detector.series import Duration
 from detector.telemetry.background import in_background
 from detector.telemetry.scheduler import Roll, Run, Scheduler, SchedulerError
 
-# Rounds come a little early or late: one that is early by so much still asks. Chosen: half of
-# the shortest interval there is.
-_EARLY_MS = 500
+# Rounds come a little early or late: one that is early by so much still asks. Chosen: a fifth
+# of the usual interval; one round with old news counts a handover for the wrong job.
+_EARLY_MS = 2_000
 # Ended holds are remembered so long: longer than any scrape waits to be looked at.
 _REMEMBER_MS = 600_000
 
