@@ -35,6 +35,8 @@ _LONGEST_MS = 2 * _COLLECTED_MS
 _PATIENCE_S = 4.0
 # And for the first answer of one, which has all of its pods' owners to ask for.
 _FIRST_PATIENCE_S = 30.0
+# Labels may lag so long behind a scheduler that says a job is over. Chosen: two collections.
+_LATE_MS = 60_000
 # GPUs that are no longer seen are forgotten after so long.
 _REMEMBER_MS = 600_000
 # Runs are remembered for their successors as long as the detector remembers their levels.
@@ -207,7 +209,7 @@ class Register:
         # Mostly labels say what they said before.
         same = before is not None and _labels(reading) == _labels(before.reading)
         said = before.said if before is not None and same else self.whose.said(reading)
-        named = self.whose.named(reading, said)
+        named = self._going_on(self.whose.named(reading, said), reading.time_ms)
         self._seen[key] = _Seen(reading=reading, said=said, named=named)
         held = self.whose.held(
             reading, start_ms=_since(reading, before), end_ms=reading.time_ms
@@ -220,6 +222,14 @@ class Register:
         for job in jobs:
             self._show(job, reading)
         return msgspec.structs.replace(reading, jobs=jobs)
+
+    def _going_on(self, named: tuple[str, ...], at_ms: int) -> tuple[str, ...]:
+        """Leave out jobs that are long over: an epilog that failed leaves their label."""
+        for job in named:
+            run = self._runs.get(job)
+            if run is not None and run.end_ms is not None and at_ms - run.end_ms > _LATE_MS:
+                named = tuple(one for one in named if one != job)
+        return named
 
     def _show(self, job: str, reading: Reading) -> None:
         if job not in self._shown:

@@ -156,6 +156,17 @@ def test_labels_win_over_what_a_scheduler_says_of_the_host() -> None:
     assert whose(register, reading(0, hpc_job="7_1")) == [("9",)]
 
 
+def test_a_label_of_a_job_that_is_long_over_names_nobody() -> None:
+    over, lately = run("a", -900, -100), run("c", -900, -20)
+    slurm = Told(roll=Roll(placements=(on("b", -90),), runs=(over, lately, run("b", -90))))
+    register = Register([slurm])
+    register.refresh(T)
+    # An epilog that failed has left the mapping's file behind.
+    assert whose(register, reading(0, hpc_job="a")) == [("b",)]
+    assert whose(register, reading(1, uuid="GPU-1", hpc_job="c")) == [("c",)]
+    assert whose(register, reading(2, uuid="GPU-2", hpc_job="unknown")) == [("unknown",)]
+
+
 def test_several_jobs_of_one_gpu_are_all_told() -> None:
     shared = reading(0, hpc_job="a")
     shared = Reading(**{
