@@ -1,6 +1,8 @@
+import dataclasses
 import math
 
 import hypothesis.strategies as st
+import msgspec
 import numpy as np
 from hypothesis import given
 
@@ -103,3 +105,18 @@ def test_gpus_come_together_as_their_hosts_parts_would(
             assert part.gpus == merged.gpus
             assert sum(part.faults.values()) == merged.unusable
             assert part.fields.keys() == merged.fields.keys()
+
+
+def test_instances_before_hopper_are_not_held_to_each_other_in_the_past_either() -> None:
+    row = {"tensor_active": 0.5, "sm_clock_mhz": 1980.0}
+    past = past_of([(row, ("a",), 3)], "GPU-1")
+    for model, compared in (("NVIDIA H100", True), ("NVIDIA A100-SXM4-80GB", False)):
+        who = msgspec.structs.replace(
+            past.who, model=model, instance="2", values={"max_sm_clock_mhz": 1980.0}
+        )
+        made = bring_together(
+            [dataclasses.replace(past, who=who)], CLOCKS, start_ms=0, end_ms=3 * STEP_MS,
+            slot_ms=STEP_MS, jobs=frozenset({"a"}),
+        )  # fmt: skip
+        values = [(part.ofu, math.isnan(part.gpu_ofu[0])) for part in made]
+        assert values == [(0.5, not compared)]  # and two repeats

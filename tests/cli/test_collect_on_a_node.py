@@ -125,6 +125,8 @@ def test_doctor_shows_places_with_what_was_seen_and_the_command_beneath(tmp_path
         "           -> systemctl restart nvidia-dcgm",
         "1 in trouble, 0 to note, 0 ok",
     ]
+    # What does not answer is not waited for, to be asked a second time.
+    assert (tmp_path / "node.json.log").read_text().count('["connect"') == 1
 
 
 @pytest.mark.parametrize(
