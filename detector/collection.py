@@ -50,6 +50,7 @@ class Collection:
             sink,
             first_look_ms=config.history.first_look,
             interval_ms=config.collect.interval,
+            describe=self._register.describe,
         )
         self._collector = Collector(
             asked,

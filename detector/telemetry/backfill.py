@@ -249,7 +249,7 @@ def _quoted(text: str) -> str:
 def _by_pace(
     pasts: Sequence[Past], jobs: Iterable[str], known: dict[str, int], least_ms: int
 ) -> dict[int, list[str]]:
-    """Return the jobs by the interval at which their GPUs are scraped, once that is known."""
+    """Return the jobs by the interval at which their GPUs are scraped, now or lately."""
     steps: defaultdict[str, list[int]] = defaultdict(list)
     for past in pasts:
         if past.step_ms is not None:
@@ -257,7 +257,7 @@ def _by_pace(
                 steps[job].append(past.step_ms)
     found: defaultdict[int, list[str]] = defaultdict(list)
     for job in jobs:
-        if job not in known and (pace := pace_ms(steps[job])) is not None:
+        if (pace := pace_ms(steps[job])) is not None:
             known[job] = max(pace, least_ms)
         found[known.get(job, least_ms)].append(job)
     return found

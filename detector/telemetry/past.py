@@ -5,7 +5,7 @@ until its past is there. That happens in a thread of its own: the others' rounds
 meanwhile. What is there already is not fetched again: after a restart only the gap is filled.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -13,6 +13,7 @@ from threading import Event, Thread
 from typing import Protocol
 
 from detector.analysis.aggregate import Part
+from detector.fleet import Job
 from detector.reading import Reading
 from detector.series import Interval
 from detector.telemetry.collector import Round
@@ -60,6 +61,10 @@ class Histories(Protocol):
         """Return the time of the newest entry, ms, of the jobs that have one."""
         ...
 
+    def introduce(self, jobs: Sequence[Job]) -> None:
+        """Write who the jobs are."""
+        ...
+
     def fill(self, parts: Sequence[Part]) -> None:
         """Write parts that are whole scrapes, each job's oldest first."""
         ...
@@ -84,6 +89,8 @@ class FirstSight:
         How far back a job is fetched that has no history.
     interval_ms
         Time between two rounds: a gap of no more than two is none.
+    describe
+        Says who jobs are, which goes before their first sample.
     """
 
     def __init__(
@@ -93,8 +100,9 @@ class FirstSight:
         *,
         first_look_ms: int,
         interval_ms: int,
+        describe: Callable[[Iterable[str]], Sequence[Job]],
     ) -> None:
-        self._pasts, self._histories = pasts, histories
+        self._pasts, self._histories, self._describe = pasts, histories, describe
         self._first_look_ms, self._interval_ms = first_look_ms, interval_ms
         self._known: dict[str, int] = {}
         self._waiting: dict[str, dict[str, Reading]] = {}
@@ -147,7 +155,7 @@ class FirstSight:
         stop = Event()
         thread = Thread(
             target=self._fetch,
-            args=(readings, found.whose, until_ms, stop),
+            args=(readings, self._describe(sorted(readings)), found.whose, until_ms, stop),
             name="past",
             daemon=True,
         )
@@ -174,11 +182,13 @@ class FirstSight:
     def _fetch(
         self,
         readings: Mapping[str, Mapping[str, Reading]],
+        described: Sequence[Job],
         whose: Whose,
         until_ms: int,
         stop: Event,
     ) -> None:
         try:
+            self._histories.introduce(described)
             newest = self._histories.newest(sorted(readings))
             spans = {
                 job: Interval(start_ms=newest.get(job, 0) + 1, end_ms=_until(own, until_ms))

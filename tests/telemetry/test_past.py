@@ -9,6 +9,7 @@ import pytest
 
 from detector.analysis.aggregate import Part
 from detector.analysis.quality import Judged
+from detector.fleet import Job
 from detector.reading import Reading
 from detector.telemetry.collector import Round
 from detector.telemetry.past import FirstSight
@@ -25,7 +26,11 @@ class _Store:
     """Histories as a stream keeps them: oldest first, or refused."""
 
     times: dict[str, list[int]] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
     away: bool = False
+
+    def introduce(self, jobs: Sequence[Job]) -> None:
+        self.known |= {job.id for job in jobs}
 
     def newest(self, jobs: Sequence[str]) -> Mapping[str, int]:
         return {job: self.times[job][-1] for job in jobs if self.times.get(job)}
@@ -33,6 +38,7 @@ class _Store:
     def fill(self, parts: Sequence[Part]) -> None:
         if self.away:
             raise ConnectionRefusedError("away")
+        assert {part.job for part in parts} <= self.known, "who a job is goes first"
         self.write(parts)
 
     def write(self, parts: Sequence[Part]) -> None:
@@ -93,7 +99,10 @@ def _round(n: int, *jobs: str, age_ms: int | None = None) -> Round:
 
 
 def _first_sight(store: _Store, *servers: _Server) -> FirstSight:
-    return FirstSight(servers, store, first_look_ms=_LOOK, interval_ms=_EVERY)
+    return FirstSight(
+        servers, store, first_look_ms=_LOOK, interval_ms=_EVERY,
+        describe=lambda jobs: [Job(id=job) for job in jobs],
+    )  # fmt: skip
 
 
 def test_a_new_jobs_history_is_its_past_and_then_its_present_without_a_gap() -> None:
