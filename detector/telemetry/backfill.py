@@ -136,10 +136,11 @@ def _slices(
         while begin < end_ms:
             upto = begin + max(_SLICE_MS, most // points * scrape_ms)
             end = min(upto - upto % _SLICE_MS, end_ms)
-            before = begin if begin == start_ms else begin - _BEFORE_MS
             counters = _COUNTERS + (_TRAFFIC if end > end_ms - _TRAFFIC_MS else ())
             try:
-                seen = _asked(source, origins, known, counters, start_ms=before, end_ms=end)
+                seen = _asked(
+                    source, origins, known, counters, start_ms=begin - _BEFORE_MS, end_ms=end
+                )
             except TooMuch:
                 if end - begin <= _SLICE_MS:
                     raise
