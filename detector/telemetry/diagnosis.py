@@ -172,8 +172,8 @@ def divided(line: str) -> tuple[str, str]:
 def of_target(target: _Target) -> Iterator[Symptom]:
     """Go through everything that one target's readings can show."""
     looks: Iterable[Callable[[_Target], Iterable[Symptom]]] = (
-        _answered, _failing, _counters, _max_clock, _wished, _jobs, _verdicts, _mig, _clock,
-        _dropped, _pace,
+        _answered, _lost, _failing, _verdicts, _counters, _max_clock, _wished, _jobs, _mig,
+        _clock, _dropped, _pace,
     )  # fmt: skip
     for look in looks:
         yield from look(target)
@@ -341,10 +341,8 @@ def _clock(target: _Target) -> Iterator[Symptom]:
         )
 
 
-def _dropped(target: _Target) -> Iterator[Symptom]:
-    # A shared GPU is listed once for each of its jobs: that is no fault.
-    found = [one for one in target.scrape.dropped if not one.reason.startswith(_SHARED)]
-    for lost in (one for one in found if one.metric == "gpu"):
+def _lost(target: _Target) -> Iterator[Symptom]:
+    for lost in (one for one in target.scrape.dropped if one.metric == "gpu"):
         reason, remedy = divided(lost.reason)
         yield Symptom(
             kind="gpu_unreadable",
@@ -353,7 +351,15 @@ def _dropped(target: _Target) -> Iterator[Symptom]:
             reason=reason,
             remedy=remedy or "dmesg | grep Xid on the node, then reboot it",
         )
-    dropped = [one for one in found if one.metric != "gpu" and one not in target.told]
+
+
+def _dropped(target: _Target) -> Iterator[Symptom]:
+    # A shared GPU is listed once for each of its jobs: that is no fault.
+    dropped = [
+        one
+        for one in target.scrape.dropped
+        if one.metric != "gpu" and one not in target.told and not one.reason.startswith(_SHARED)
+    ]
     if not dropped:
         return
     first = dropped[0]

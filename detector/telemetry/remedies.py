@@ -83,9 +83,11 @@ def blank(kind: Kind, counter: str) -> str:
     """Return what to do where a counter has a value on some GPUs alone."""
     if kind == "nvml":
         return "nvidia-smi -q on the node; where that shows N/A too, the driver has none"
+    field = ROWS[counter][1]
+    paused = "dcgmi profile --resume in case somebody paused it, else " if field > 1000 else ""
     return (
-        f"the counter is there, its value is none: dcgmi dmon -e {ROWS[counter][1]} -c 3 on "
-        f"the host; if that shows N/A too, {_RESTART[kind]}"
+        f"the counter is there, its value is none: dcgmi dmon -e {field} -c 3 on the host; if "
+        f"that shows N/A too, {paused}{_RESTART[kind]}"
     )
 
 
