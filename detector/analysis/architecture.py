@@ -1,8 +1,7 @@
 """A model's blocks, read from the ``config.json`` that model hubs publish beside the weights.
 
-The keys are those of Hugging Face's configurations, in the spellings that Llama, Qwen,
-Mixtral, DeepSeek, GPT-2 and Nemotron-H use. A key that decides FLOPs and is missing is asked
-for by name; nothing is guessed from the model's.
+A key that decides FLOPs and is missing is asked for by name, and one that is not understood
+refused by name (``modelkeys``). What is taken for granted all the same is in the model's notes.
 """
 
 from collections import Counter
@@ -10,14 +9,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from detector.analysis.mfu import Attention, Block, Experts, Mamba, Mlp, Model
+from detector.analysis.mfu import Attention, Block, Experts, Mamba, Mlp, Model, Projection
+from detector.analysis.modelkeys import Keys
+from detector.analysis.modelkinds import (
+    FOURFOLD_KINDS,
+    GATED,
+    GATED_KINDS,
+    OTHER_KINDS,
+    OWN_HEADS_KINDS,
+    PLAIN,
+    PLAIN_KINDS,
+    WINDOW_BUT_KINDS,
+    WINDOW_KINDS,
+)
 
-# Activations of feed-forward blocks that have a gate (three products), and that have none.
-_GATED = {"silu", "swish", "swiglu", "geglu", "gelu_pytorch_tanh_gated"}
-_PLAIN = {"relu", "relu2", "gelu", "gelu_new", "gelu_fast", "squared_relu"}
-
-# One layer of a hybrid: a letter of its pattern, or its name in a list.
+# One layer of a hybrid whose layers are a single block: a letter of its pattern, or its name.
 _HYBRID = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe", "O": "moe"}
+_MIXERS = ("full_attention", "attention", "sliding_attention", "chunked_attention", "mamba")
 
 
 def model_of(config: Mapping[str, Any]) -> Model:
@@ -26,67 +34,73 @@ def model_of(config: Mapping[str, Any]) -> Model:
     Raises
     ------
     ValueError
-        In one line, when a size that decides FLOPs is missing or impossible.
+        In one line, when a size that decides FLOPs is missing or impossible, or a key that may
+        decide them is not understood.
     """
-    keys = _Keys({**config, **(config.get("text_config") or {})})
-    hidden = keys.size("hidden_size", "n_embd", "d_model")
-    vocab = keys.size("vocab_size", "padded_vocab_size")
+    keys = Keys(config)
+    kind = keys.text("model_type")
+    if kind in OTHER_KINDS or keys.flag("is_encoder_decoder"):
+        msg = f"model_type {kind} is no plain decoder, and is not counted here"
+        raise ValueError(msg)
+    keys.check()
+    for other in ("vision_config", "audio_config"):
+        if keys.get(other):
+            keys.notes.append(f"{other} is not counted: text tokens alone")
+    hidden = keys.size("hidden_size")
+    padded = keys.size("padded_vocab_size", default=0)
+    vocab = keys.size("vocab_size", default=padded or None)
     pattern = _pattern(keys)
-    blocks = _hybrid(pattern, keys, hidden) if pattern else _layers(keys, hidden)
-    return Model(hidden=hidden, vocab=vocab, blocks=blocks)
-
-
-class _Keys:
-    """Looks a size up under its spellings."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = config
-
-    def get(self, *names: str) -> Any:
-        """Return the first spelling's value that is there, else None."""
-        found = (self._config.get(name) for name in names)
-        return next((value for value in found if value is not None), None)
-
-    def size(self, *names: str, default: int | None = None) -> int:
-        """Return a positive whole number, ``default`` when it is not there."""
-        value = self.get(*names)
-        if value is None:
-            if default is None:
-                msg = f"the model's {names[0]} is missing; add it, or --set {names[0]}=..."
-                raise ValueError(msg)
-            return default
-        whole = isinstance(value, int | float) and not isinstance(value, bool)
-        if not whole or value != int(value) or not 0 <= value < 1e12:
-            msg = f"{names[0]} must be a whole number, not {str(value)[:40]!r}"
+    if pattern:
+        blocks, further = _hybrid(pattern, keys, hidden), 0
+        last: tuple[Block, ...] = ()
+        if keys.size("num_nextn_predict_layers", default=0, least=0):
+            msg = "num_nextn_predict_layers of a hybrid is not understood; --set it to 0"
             raise ValueError(msg)
-        if value == 0 and default is None:
-            msg = f"{names[0]} must be above 0"
-            raise ValueError(msg)
-        return int(value)
+    else:
+        blocks, last = _layers(keys, hidden)
+        further = keys.size("num_nextn_predict_layers", default=0, least=0)
+    if further:
+        keys.notes.append(
+            f"multi-token prediction is counted (num_nextn_predict_layers {further}); "
+            "--set num_nextn_predict_layers=0 where it is not trained"
+        )
+    if kind and kind not in GATED_KINDS | PLAIN_KINDS:
+        keys.notes.append(
+            f"model_type {kind[:40]} is not known: counted by its keys as a plain decoder"
+        )
+    return Model(
+        hidden=hidden,
+        vocab=vocab,
+        blocks=blocks,
+        further=further,
+        further_blocks=(*last, Projection(width=2 * hidden)) if further else (),
+        notes=tuple(dict.fromkeys(keys.notes)),
+    )
 
 
-def _pattern(keys: _Keys) -> list[str]:
-    """Return the layers of a hybrid by name; none for a model of equal layers."""
-    text = keys.get("hybrid_override_pattern", "hybrid_layer_pattern")
-    if isinstance(text, str):
-        unknown = set(text) - _HYBRID.keys() - {"|"}
-        if unknown:
-            known = " ".join(_HYBRID)
-            msg = f"hybrid pattern: unknown layer {sorted(unknown)[0]!r}; there are {known}"
-            raise ValueError(msg)
-        return [_HYBRID[letter] for letter in text if letter != "|"]
-    listed = keys.get("layers_block_type")
-    if isinstance(listed, list):
-        names = ["mlp" if name == "mlp_only" else str(name) for name in listed]
-        unknown = set(names) - set(_HYBRID.values())
-        if unknown:
-            msg = f"layers_block_type: unknown layer {sorted(unknown)[0]!r}"
-            raise ValueError(msg)
-        return names
-    return []
+def _pattern(keys: Keys) -> list[str]:
+    """Return the layers of a hybrid by name, each a single block; none for other models."""
+    text = keys.text("hybrid_override_pattern")
+    if text is None:
+        listed = keys.list("layers_block_type")
+        pattern = ["mlp" if name == "mlp_only" else str(name) for name in listed]
+        where = "layers_block_type"
+    else:
+        pattern = [_HYBRID.get(letter, letter) for letter in text if letter != "|"]
+        where = "hybrid pattern"
+    unknown = set(pattern) - set(_HYBRID.values())
+    if unknown:
+        known = " ".join(_HYBRID if text is not None else dict.fromkeys(_HYBRID.values()))
+        msg = f"{where}: unknown layer {sorted(unknown)[0][:40]!r}; there are {known}"
+        raise ValueError(msg)
+    layers = keys.size("num_hidden_layers", default=len(pattern))
+    if pattern and layers != len(pattern):
+        msg = f"{where} has {len(pattern)} layers, and num_hidden_layers says {layers}"
+        raise ValueError(msg)
+    return pattern
 
 
-def _hybrid(pattern: list[str], keys: _Keys, hidden: int) -> tuple[tuple[int, Block], ...]:
+def _hybrid(pattern: list[str], keys: Keys, hidden: int) -> tuple[tuple[int, Block], ...]:
     made: dict[str, Block] = {}
     for name in dict.fromkeys(pattern):
         match name:
@@ -101,36 +115,120 @@ def _hybrid(pattern: list[str], keys: _Keys, hidden: int) -> tuple[tuple[int, Bl
     return tuple((count, made[name]) for name, count in Counter(pattern).items())
 
 
-def _layers(keys: _Keys, hidden: int) -> tuple[tuple[int, Block], ...]:
-    """Layers of attention with a feed-forward block each, of which some may be experts."""
-    layers = keys.size("num_hidden_layers", "n_layer", "num_layers")
-    attention = _windowed(keys, layers, _attention(keys, hidden))
-    if not keys.size("n_routed_experts", "num_local_experts", "num_experts", default=0):
-        return (*attention, (layers, _mlp(keys, hidden)))
-    every = keys.size("moe_layer_freq", "decoder_sparse_step", default=1) or 1
-    dense = min(layers, keys.size("first_k_dense_replace", default=0))
-    sparse = (layers - dense) // every
-    blocks: list[tuple[int, Block]] = [*attention, (sparse, _experts(keys))]
+def _layers(
+    keys: Keys, hidden: int
+) -> tuple[tuple[tuple[int, Block], ...], tuple[Block, Block]]:
+    """Layers of a mixer with a feed-forward block each, and what one more layer would be."""
+    layers = keys.size("num_hidden_layers")
+    attention = _attention(keys, hidden)
+    mixers = _mixers(keys, layers, attention)
+    if not keys.size("num_experts", default=0, least=0):
+        dense = _mlp(keys, hidden)
+        return (*mixers, (layers, dense)), (attention, dense)
+    sparse = _sparse(keys, layers)
+    experts = _experts(keys)
+    blocks: list[tuple[int, Block]] = [*mixers, (sparse, experts)]
     if layers > sparse:
         blocks.append((layers - sparse, _mlp(keys, hidden)))
-    return tuple(blocks)
+    return tuple(blocks), (attention, experts)
 
 
-def _windowed(keys: _Keys, layers: int, block: Attention) -> list[tuple[int, Block]]:
-    """Attention of all layers; where ``layer_types`` says so, some with a window."""
-    window = keys.size("sliding_window", default=0)
-    types = keys.get("layer_types")
-    if not window or not isinstance(types, list):
-        whole = 0 if keys.get("use_sliding_window") is False else window
-        return [(layers, replace(block, window=whole))]
-    sliding = sum(1 for one in types if one == "sliding_attention")
-    counted = [(sliding, window), (layers - sliding, 0)]
-    return [(count, replace(block, window=size)) for count, size in counted if count > 0]
+def _sparse(keys: Keys, layers: int) -> int:
+    """How many layers have experts."""
+    kinds = keys.names("mlp_layer_types", known=("dense", "sparse"), length=layers)
+    if kinds:
+        return kinds.count("sparse")
+    named = keys.list("moe_layers")
+    if named:
+        return len(named)
+    step = keys.size("interleave_moe_layer_step", default=0)
+    if step:
+        return layers // step
+    every = keys.get("moe_layer_freq")
+    if isinstance(every, list):
+        if len(every) != layers or set(every) - {0, 1}:
+            msg = f"moe_layer_freq must have a 0 or 1 for each of {layers} layers"
+            raise ValueError(msg)
+        return sum(every)
+    first = keys.size("first_k_dense_replace", default=0, least=0)
+    every = keys.size("moe_layer_freq", default=1)
+    step = keys.size("decoder_sparse_step", default=1)
+    dense = set(keys.list("mlp_only_layers"))
+    return sum(
+        layer >= first and layer % every == 0 and (layer + 1) % step == 0 and layer not in dense
+        for layer in range(layers)
+    )
 
 
-def _attention(keys: _Keys, hidden: int) -> Attention:
-    heads = keys.size("num_attention_heads", "n_head")
-    kv_rank = keys.size("kv_lora_rank", default=0)
+def _mixers(keys: Keys, layers: int, attention: Attention) -> list[tuple[int, Block]]:
+    """What mixes tokens in how many layers: attention, of which kinds, or a Mamba block."""
+    window = keys.size("sliding_window", default=0, least=0)
+    chunk = keys.size("attention_chunk_size", default=0, least=0)
+    if keys.flag("use_sliding_window") is False:
+        window = 0
+    kinds = Counter(keys.names("layer_types", known=_MIXERS, length=layers))
+    if not kinds:
+        kinds = _kinds(keys, layers, window=window, chunk=chunk)
+    elif not window and kinds["sliding_attention"]:
+        kinds["full_attention"] += kinds.pop("sliding_attention")
+        if keys.flag("use_sliding_window") is not False:
+            msg = "layer_types has sliding_attention, and sliding_window is missing"
+            raise ValueError(msg)
+    if kinds["chunked_attention"] and not chunk:
+        msg = "layer_types has chunked_attention, and attention_chunk_size is missing"
+        raise ValueError(msg)
+    if not kinds["mamba"] and keys.has("mamba_n_heads", "mamba_num_heads", "mamba_d_state"):
+        msg = (
+            "mamba_* keys are there, and nothing that says which layers are Mamba's; "
+            'name each in layer_types ("mamba", "attention")'
+        )
+        raise ValueError(msg)
+    made: dict[str, Block] = {
+        "sliding_attention": replace(attention, window=window),
+        "chunked_attention": replace(attention, chunk=chunk),
+    }
+    if kinds["mamba"]:
+        made["mamba"] = _mamba(keys)
+    return [(count, made.get(kind, attention)) for kind, count in kinds.items() if count]
+
+
+def _kinds(keys: Keys, layers: int, *, window: int, chunk: int) -> Counter[str]:
+    """How many layers have which mixer, where no list names each."""
+    if keys.has("mamba_d_ssm"):  # Falcon-H1: both, side by side, in each layer
+        return Counter({"attention": layers, "mamba": layers})
+    attention = keys.list("attn_layer_indices")
+    if attention:
+        return Counter({"attention": len(attention), "mamba": layers - len(attention)})
+    if chunk:
+        listed = keys.list("no_rope_layers")  # 0 where a layer has no positions, and no chunks
+        every = keys.size("no_rope_layer_interval", default=4)  # as Llama 4 leaves it out
+        full = listed.count(0) if listed else layers // every
+        return Counter({"chunked_attention": layers - full, "full_attention": full})
+    full = _unwindowed(keys, layers) if window else layers
+    return Counter({"sliding_attention": layers - full, "full_attention": full})
+
+
+def _unwindowed(keys: Keys, layers: int) -> int:
+    """Layers that the window does not hold for."""
+    kind = keys.text("model_type") or ""
+    every = keys.size("sliding_window_pattern", default=WINDOW_BUT_KINDS.get(kind, 0), least=0)
+    if every:
+        return layers // every
+    if keys.flag("use_sliding_window"):
+        return min(layers, keys.size("max_window_layers", least=0))
+    if kind in WINDOW_KINDS:
+        return 0
+    msg = (
+        "sliding_window is there, and nothing that says which layers have it: --set "
+        "sliding_window=null where none has, model_type=mistral where all have, or "
+        "sliding_window_pattern=N where all but each N-th have"
+    )
+    raise ValueError(msg)
+
+
+def _attention(keys: Keys, hidden: int) -> Attention:
+    heads = keys.size("num_attention_heads")
+    kv_rank = keys.size("kv_lora_rank", default=0, least=0)
     if kv_rank:
         rope = keys.size("qk_rope_head_dim")
         return Attention(
@@ -138,35 +236,57 @@ def _attention(keys: _Keys, hidden: int) -> Attention:
             kv_heads=heads,
             head_dim=keys.size("qk_nope_head_dim") + rope,
             v_dim=keys.size("v_head_dim"),
-            q_rank=keys.size("q_lora_rank", default=0),
+            q_rank=keys.size("q_lora_rank", default=0, least=0),
             kv_rank=kv_rank,
             rope_dim=rope,
         )
-    size = keys.size("head_dim", "attention_head_dim", "kv_channels", default=0)
+    own = keys.text("model_type") in OWN_HEADS_KINDS
+    size = keys.size("head_dim", default=None if own else 0, least=0)
     if not size and hidden % heads:
         msg = f"head_dim is missing, and hidden_size {hidden} is no multiple of {heads} heads"
         raise ValueError(msg)
     size = size or hidden // heads
-    kv_heads = keys.size("num_key_value_heads", "num_query_groups", default=heads) or heads
+    kv_heads = _kv_heads(keys, heads)
+    if kv_heads > heads or heads % kv_heads:
+        msg = f"num_key_value_heads {kv_heads} must divide num_attention_heads {heads}"
+        raise ValueError(msg)
     return Attention(heads=heads, kv_heads=kv_heads, head_dim=size, v_dim=size)
 
 
-def _mlp(keys: _Keys, hidden: int) -> Mlp:
-    plain = keys.get("n_inner") is None and keys.get("n_embd") is not None
-    ffn = keys.size(
-        "intermediate_size", "ffn_hidden_size", "n_inner",
-        default=4 * hidden if plain else None,
-    )  # fmt: skip
-    return Mlp(ffn=ffn, gated=_is_gated(keys))
+def _kv_heads(keys: Keys, heads: int) -> int:
+    one = keys.flag("multi_query")
+    groups = keys.size("multi_query_group_num", default=0, least=0)
+    if groups:  # ChatGLM: groups where `multi_query_attention` is on
+        return heads if one is False else groups
+    if one and not keys.flag("new_decoder_architecture"):
+        return 1  # Falcon-7B, which states all heads beside it; GPT-BigCode
+    own = keys.text("model_type") in OWN_HEADS_KINDS
+    return keys.size("num_key_value_heads", default=None if own else heads, least=0) or heads
 
 
-def _experts(keys: _Keys) -> Experts:
-    ffn = keys.size("moe_intermediate_size", "moe_ffn_hidden_size", "intermediate_size")
+def _mlp(keys: Keys, hidden: int) -> Mlp:
+    """The feed-forward block of the layers without experts."""
+    shared = keys.size("shared_expert_intermediate_size", default=0, least=0)
+    if shared and not keys.size("num_experts", default=0, least=0):
+        return Mlp(ffn=shared, gated=_is_gated(keys))  # Granite 4 without experts
+    fourfold = keys.has("n_embd") or keys.text("model_type") in FOURFOLD_KINDS
+    ffn = keys.size("intermediate_size_mlp", default=0, least=0) or keys.size(
+        "intermediate_size", default=4 * hidden if fourfold else None
+    )
+    return Mlp(ffn=ffn, gated=_is_gated(keys, fourfold=ffn == 4 * hidden))
+
+
+def _experts(keys: Keys) -> Experts:
+    ffn = keys.size("moe_intermediate_size", default=0, least=0) or keys.size(
+        "intermediate_size"
+    )
     shared = keys.size(
-        "moe_shared_expert_intermediate_size", "shared_expert_intermediate_size", default=0
-    ) or ffn * keys.size("n_shared_experts", default=0)
-    experts = keys.size("n_routed_experts", "num_local_experts", "num_experts")
-    top_k = keys.size("num_experts_per_tok", "moe_topk", "moe_router_topk")
+        "shared_expert_intermediate_size", default=0, least=0
+    ) or ffn * keys.size("n_shared_experts", default=0, least=0)
+    if not shared and keys.has("interleave_moe_layer_step", "intermediate_size_mlp"):
+        shared = ffn  # Llama 4 states none and has one
+    experts = keys.size("num_experts")
+    top_k = keys.size("num_experts_per_tok")
     if top_k > experts:
         msg = f"num_experts_per_tok {top_k} is more than the {experts} experts there are"
         raise ValueError(msg)
@@ -176,29 +296,62 @@ def _experts(keys: _Keys) -> Experts:
         ffn=ffn,
         gated=_is_gated(keys),
         shared_ffn=shared,
-        latent=keys.size("moe_latent_size", default=0),
+        latent=keys.size("moe_latent_size", default=0, least=0),
     )
 
 
-def _mamba(keys: _Keys) -> Mamba:
-    return Mamba(
-        heads=keys.size("mamba_num_heads", "mamba_n_heads"),
-        head_dim=keys.size("mamba_head_dim", "mamba_d_head"),
-        state=keys.size("ssm_state_size", "mamba_d_state", "mamba_state_dim"),
-        groups=keys.size("n_groups", "mamba_n_groups", "mamba_num_groups", default=1),
+def _mamba(keys: Keys) -> Mamba:
+    block = Mamba(
+        heads=keys.size("mamba_num_heads"),
+        head_dim=keys.size("mamba_head_dim"),
+        state=keys.size("ssm_state_size"),
+        groups=keys.size("n_groups", default=1),
     )
+    inner = keys.size("mamba_d_ssm", default=block.heads * block.head_dim)
+    if inner != block.heads * block.head_dim:
+        msg = f"mamba_d_ssm {inner} is not {block.heads} heads of {block.head_dim}"
+        raise ValueError(msg)
+    return block
 
 
-def _is_gated(keys: _Keys) -> bool:
-    said = keys.get("swiglu", "gated")
-    if isinstance(said, bool):
+def _is_gated(keys: Keys, *, fourfold: bool = False) -> bool:
+    """Whether feed-forward blocks have a gate; ``fourfold``: as large as plain ones are."""
+    said = keys.flag("gated")
+    if said is not None:
         return said
-    name = keys.get("mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function")
+    kind = keys.text("model_type")
+    if kind in GATED_KINDS | PLAIN_KINDS:
+        return kind in GATED_KINDS
+    form = keys.text("mlp_type")
+    if form in ("default", "gated"):
+        return form == "gated"
+    acts = (
+        "mlp_hidden_act",
+        "hidden_act",
+        "hidden_activation",
+        "activation_function",
+        "activation",
+    )
+    said_by, name = next(
+        ((act, text) for act in acts if (text := keys.text(act)) is not None), ("", None)
+    )
     if name is None:
-        return True  # the models that leave it out are Llama's descendants
-    if str(name) in _PLAIN:
-        return False
-    if str(name) in _GATED or str(name).startswith("gelu_pytorch"):
-        return True  # Gemma's GeGLU is called gelu_pytorch_tanh
-    msg = f"hidden_act {str(name)[:40]!r} is not known; --set gated=true or gated=false"
+        if fourfold:
+            msg = (
+                "no activation is named, and intermediate_size is four times hidden_size, as "
+                "blocks without a gate have it; --set gated=true or gated=false"
+            )
+            raise ValueError(msg)
+        keys.notes.append(
+            "feed-forward blocks are taken to have a gate (SwiGLU); --set gated=false where not"
+        )
+        return True
+    if name in PLAIN or (name == "gelu_pytorch_tanh" and said_by == "activation_function"):
+        return False  # GPT-2's name for the key, and GPT-BigCode's
+    if name in GATED or (name == "gelu_pytorch_tanh" and said_by == "hidden_activation"):
+        return True  # Gemma's name for the key
+    msg = (
+        f"{said_by} {name[:40]!r} does not say whether there is a gate; --set gated=true or "
+        "gated=false"
+    )
     raise ValueError(msg)

@@ -41,6 +41,8 @@ class Attention:
         Part of ``head_dim`` that all heads share under ``kv_rank``.
     window
         Tokens that a token looks back at most; 0 for all.
+    chunk
+        Tokens of the chunks between which no token looks; 0 for none.
     """
 
     heads: int
@@ -51,6 +53,7 @@ class Attention:
     kv_rank: int = 0
     rope_dim: int = 0
     window: int = 0
+    chunk: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +94,35 @@ class Mamba:
     groups: int
 
 
-Block = Attention | Mlp | Experts | Mamba
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """One product from ``width`` numbers to the hidden size."""
+
+    width: int
+
+
+Block = Attention | Mlp | Experts | Mamba | Projection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A decoder: how often it has which block."""
+    """A decoder: how often it has which block.
+
+    Attributes
+    ----------
+    further, further_blocks
+        Layers that predict the tokens after the next (multi-token prediction), and what each is
+        made of, beside the logits once more.
+    notes
+        What was taken for granted when the model was read, for people.
+    """
 
     hidden: int
     vocab: int
     blocks: tuple[tuple[int, Block], ...]
+    further: int = 0
+    further_blocks: tuple[Block, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def forward(model: Model, *, seq: int, causal: bool = True) -> dict[str, float]:
@@ -115,10 +137,11 @@ def forward(model: Model, *, seq: int, causal: bool = True) -> dict[str, float]:
         half execute it. Older formulas count all.
     """
     parts: dict[str, float] = {}
-    for count, block in model.blocks:
+    further = ((model.further, block) for block in model.further_blocks)
+    for count, block in (*model.blocks, *further):
         for part, flop in _block(block, model.hidden, seq=seq, causal=causal).items():
             parts[part] = parts.get(part, 0.0) + count * flop
-    parts["logits"] = 2.0 * model.hidden * model.vocab
+    parts["logits"] = 2.0 * model.hidden * model.vocab * (1 + model.further)
     return parts
 
 
@@ -136,6 +159,8 @@ def _block(block: Block, h: int, *, seq: int, causal: bool) -> dict[str, float]:
             # 7: as Megatron counts the scan; some percent of the block at most.
             scan = 7.0 * inner * block.state
             return {"mamba": 2.0 * h * into + scan + 2.0 * inner * h}
+        case Projection():
+            return {"further_token_projections": 2.0 * h * block.width}
         case _:
             assert_never(block)
 
@@ -159,9 +184,12 @@ def _seen(block: Attention, *, seq: int, causal: bool) -> float:
     """Tokens that a token attends to, on the mean over the sequence."""
     if not causal:
         return float(seq)
-    if not block.window or block.window >= seq:
-        return seq / 2
-    return block.window - block.window**2 / (2 * seq)
+    if block.chunk and block.chunk < seq:
+        chunks, rest = divmod(seq, block.chunk)
+        return (chunks * block.chunk**2 + rest**2) / (2 * seq)
+    if block.window and block.window < seq:
+        return block.window - block.window**2 / (2 * seq)
+    return seq / 2
 
 
 def _experts(block: Experts, h: int) -> dict[str, float]:

@@ -159,7 +159,10 @@ def _mapped(model: Model, kind: type[B], change: Callable[[B], Block]) -> Model:
         (count, change(block) if isinstance(block, kind) else block)
         for count, block in model.blocks
     )
-    return replace(model, blocks=blocks)
+    further = tuple(
+        change(block) if isinstance(block, kind) else block for block in model.further_blocks
+    )
+    return replace(model, blocks=blocks, further_blocks=further)
 
 
 def _gated(model: Model, *, gated: bool) -> Model:

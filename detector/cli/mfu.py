@@ -1,5 +1,6 @@
 """``ofuwatch mfu``: MFU from a model's own FLOPs, and what is wrong with a reported one."""
 
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from detector.analysis import mfu, mistakes, ofu
 from detector.analysis.architecture import model_of
 from detector.analysis.mfu import Model, Recompute
 from detector.analysis.mistakes import Explanation
+from detector.analysis.modelkeys import unread
 from detector.analysis.ofu import Absent, GpuModel, GpuTable
 from detector.cli import fail
 from detector.cli.gpus import gpu_named, gpu_table, precision_of
@@ -126,7 +128,10 @@ def command(
     table: Path | None,
     as_json: bool,
 ) -> None:
-    """Compute MFU and HFU from a model's FLOPs; explain why a reported MFU and OFU disagree."""
+    """Compute MFU and HFU from a model's FLOPs; explain why a reported MFU and OFU disagree.
+
+    FLOPs are those of full training: with frozen weights (LoRA) a job does up to a third less.
+    """
     _above_zero(tokens_per_s=tokens_per_s, peak=peak, gpus=gpus, seq=seq)
     _ratios(reported=reported, ofu=measured)
     model = _model(file, settings)
@@ -173,6 +178,9 @@ def _model(file: Path | None, settings: tuple[str, ...]) -> Model | None:
         key, equals, value = text.partition("=")
         if not key or not equals:
             fail(f"--set {text!r} is no KEY=VALUE, such as hidden_size=8192")
+        unknown = unread(key.strip())
+        if unknown:
+            fail(f"--set {unknown}")
         try:
             config[key.strip()] = msgspec.json.decode(value)
         except msgspec.DecodeError:
@@ -185,11 +193,16 @@ def _model(file: Path | None, settings: tuple[str, ...]) -> Model | None:
 
 def _config(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > _LARGEST:
-            fail(f"{file} has more than {_LARGEST} bytes: that is no model's config.json")
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+        if not stat.S_ISREG(file.stat().st_mode):  # a pipe or a device may never end
+            fail(f"{file} is no regular file")
+        with file.open("rb") as opened:
+            text = opened.read(_LARGEST + 1)
     except OSError as error:
         fail(f"{file} cannot be read: {error.strerror}")
+    if len(text) > _LARGEST:
+        fail(f"{file} has more than {_LARGEST} bytes: that is no model's config.json")
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as error:
         fail(f"{file} is no JSON object: {error}")
 
@@ -270,6 +283,8 @@ def _lines(
             yield f"  {part.replace('_', ' '):<22}{flop / total:7.1%}"
         scores = "half of the scores (causal)" if work.causal else "all scores"
         yield f"  attention counts {scores} of {work.seq} tokens"
+        for note in work.model.notes if work.model else ():
+            yield f"  note: {note}"
         if work.recompute != "none":
             again = work.executed_flop / work.model_flop
             yield f"executed FLOPs  {again:.4f} times that: {work.recompute} recomputation"
@@ -317,6 +332,7 @@ def _record(
         "model_flop_per_token": work.model_flop,
         "executed_flop_per_token": work.executed_flop,
         "forward_flop_per_token": work.parts,
+        "notes": work.model.notes if work.model else (),
         "peak_tflops": work.peak_tflops,
         "clock_ratio": work.clock_ratio,
         "mfu": work.share(work.model_flop, rate),

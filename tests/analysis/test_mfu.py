@@ -203,7 +203,7 @@ def test_flops_grow_with_layers_in_proportion_but_for_the_logits(
                 "hidden_size": 8, "vocab_size": 1, "num_hidden_layers": 1,
                 "num_attention_heads": 1, "intermediate_size": 4, "hidden_act": "new",
             },
-            "hidden_act 'new' is not known",
+            "hidden_act 'new' does not say whether there is a gate",
         ),
     ],
 )  # fmt: skip
@@ -220,7 +220,7 @@ def test_dense_and_sparse_layers_are_counted_apart() -> None:
             "hidden_size": 64, "vocab_size": 10, "num_hidden_layers": 10,
             "num_attention_heads": 4, "intermediate_size": 256, "moe_intermediate_size": 32,
             "n_routed_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 2,
-            "n_shared_experts": 2,
+            "n_shared_experts": 2, "hidden_act": "silu",
         }
     )  # fmt: skip
     counts = [(count, type(block)) for count, block in model.blocks]

@@ -1,6 +1,7 @@
 """``ofuwatch mfu`` as its users call it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,11 @@ def test_agreement_is_said() -> None:
         (("--reported", "0.5"), "--reported needs --ofu"),
         (("--set", "hidden_size"), "no KEY=VALUE"),
         (("--set", "hidden_size=8"), "vocab_size is missing"),
+        (("--set", "num_hidden_layer=3"), "did you mean num_hidden_layers?"),
+        (("--set", "num_moons=3"), "num_moons is no key that is understood"),
+        (("--set", "text_config=5"), "text_config must be an object"),
         (("--model", "/nowhere.json"), "/nowhere.json cannot be read: No such file"),
+        (("--model", "/dev/zero"), "/dev/zero is no regular file"),
         (("--tokens-per-s", "nan", "--reported", "1"), "--tokens-per-s must be above 0"),
         (("--gpus", "0", "--reported", "1"), "--gpus must be above 0"),
         (("--gpu", "H100-SXM", "--reported", "0.4", "--ofu", "0.4"), "--precision is missing"),
@@ -100,6 +105,14 @@ def test_bad_input_is_one_line_that_says_what_to_do(
     assert result.exit_code == 2
     assert says in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "config.json"
+    os.mkfifo(pipe)
+    result = run("--model", str(pipe), "--seq", "8")
+    assert result.exit_code == 2
+    assert "is no regular file" in result.stderr
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '"x"', "\x00"])
