@@ -6,12 +6,14 @@ The same round for every source, live or once. A source or target that fails cos
 is named, counted, and asked again in the next round.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from detector.analysis.aggregate import Part, parts
 from detector.analysis.quality import NOTHING, Judged, MaxClocks, Memory, judge
@@ -176,7 +178,7 @@ class Collector:
         # Labels may name a job before its scheduler says who that is.
         self._met |= self._register.met()
         if new := (jobs - self._introduced) | (jobs & self._met):
-            sink.introduce(self._register.describe(sorted(new)))
+            sink.introduce(_measured(self._register.describe(sorted(new)), found.judged))
         self._met = frozenset()
         # Who was gone is introduced again: that is rare, and what is remembered stays bounded.
         self._introduced = jobs
@@ -294,6 +296,23 @@ class Collector:
         """Let go of all sources."""
         for one in self._asked:
             one.source.close()
+
+
+def _measured(jobs: Iterable[Job], judged: Iterable[Judged]) -> tuple[Job, ...]:
+    """Return jobs with whence the maximal clocks are that their OFU is a share of."""
+    sources: defaultdict[str, set[str]] = defaultdict(set)
+    for one in judged:
+        for job in one.jobs if one.max_clock_source else ():
+            sources[job].add(one.max_clock_source)
+    return tuple(
+        replace(
+            job,
+            labels={**job.labels, "max_clock_source": ", ".join(sorted(sources[job.id]))},
+        )
+        if job.id in sources
+        else job
+        for job in jobs
+    )
 
 
 def _said_ms(scrape: Scrape) -> int | None:

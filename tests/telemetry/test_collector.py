@@ -53,6 +53,7 @@ class _Sink:
 
     away: bool = False
     introduced: list[str] = field(default_factory=list)
+    labels: dict[str, dict[str, str]] = field(default_factory=dict)
     posted: list[Part] = field(default_factory=list)
     events: list[tuple[str, ContextEvent]] = field(default_factory=list)
 
@@ -68,6 +69,7 @@ class _Sink:
     def introduce(self, jobs: Sequence[Job]) -> None:
         self._look()
         self.introduced += [job.id for job in jobs]
+        self.labels |= {job.id: job.labels for job in jobs}
 
     def announce(self, events: Sequence[tuple[str, ContextEvent]]) -> None:
         self._look()
@@ -237,6 +239,7 @@ def test_who_a_job_is_goes_before_its_first_sample_and_once(
     for n in range(3):
         collector.deliver(collector.round(_T0 + n * 10_000), sink)
     assert sink.introduced == ["7"]
+    assert sink.labels["7"]["max_clock_source"] == "dcgm"
     assert [part.time_ms for part in sink.posted] == [_T0, _T0 + 10_000, _T0 + 20_000]
 
 
