@@ -122,7 +122,8 @@ def parts(judged: Iterable[Judged], *, time_ms: int) -> tuple[Part, ...]:
 def best_of(judged: Iterable[Judged]) -> Mapping[tuple[str, str], Judged]:
     """Return job and entity -> the reading that counts: the best, where targets show several.
 
-    Whatever they call its host.
+    Whatever they call its host. An exporter that stands still still names the job of before:
+    that counts no longer where another one has a usable reading for the job of now.
     """
     best: dict[tuple[str, str], Judged] = {}
     for one in judged:
@@ -131,7 +132,10 @@ def best_of(judged: Iterable[Judged]) -> Mapping[tuple[str, str], Judged]:
             other = best.get(key)
             if other is None or (one.usable, not one.repeat) > (other.usable, not other.repeat):
                 best[key] = one
-    return best
+    working = {entity for (_, entity), one in best.items() if one.usable}
+    if all(one.usable or key[1] not in working for key, one in best.items()):
+        return best
+    return {key: one for key, one in best.items() if one.usable or key[1] not in working}
 
 
 def _place(one: Judged) -> tuple[int, str, str]:

@@ -96,6 +96,18 @@ def test_of_two_answers_about_a_gpu_the_better_one_counts_whatever_the_host_is_c
     assert told == {"n1.example.com": (["A"], {}), "n1": (["B"], {})}
 
 
+def test_an_exporter_that_stands_still_holds_no_gpu_back_from_the_job_that_another_names() -> (
+    None
+):
+    found = [
+        judged("A", jobs=("before",), quality="stale"),
+        judged("A", jobs=("now",)),
+        judged("B", jobs=("before",), quality="stale"),
+    ]
+    told = {part.job: (uuids(part), part.faults) for part in parts(found, time_ms=NOW)}
+    assert told == {"now": (["A"], {}), "before": (["B"], {"stale": 1})}
+
+
 def test_a_host_that_only_repeats_itself_is_told_as_such() -> None:
     found = [
         judged("A", repeat=True),
