@@ -25,7 +25,8 @@ class Dropped:
     line
         Its line in the source's text, from 1; None where a source has no lines.
     metric
-        The counter's name as the source gave it; "" where even that was unreadable.
+        The counter's name as the source gave it; "" where even that was unreadable; ``gpu``
+        where it is all of a GPU.
     raw
         The value as it came, at most 60 characters.
     reason
@@ -131,3 +132,14 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     dropped: tuple[Dropped, ...] = ()
     error: str = ""
     failing: str = ""
+
+    @property
+    def refusals(self) -> tuple[Dropped, ...]:
+        """Why profiling fails, in the source's words; values that are none have a ``raw``."""
+        why = [one for one in self.dropped if one.metric == "tensor_active" and not one.raw]
+        return tuple(why) if self.failing else ()
+
+    @property
+    def lost(self) -> tuple[Dropped, ...]:
+        """Whole GPUs that could not be read."""
+        return tuple(one for one in self.dropped if one.metric == "gpu")

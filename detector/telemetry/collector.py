@@ -7,7 +7,7 @@ is named, counted, and asked again in the next round.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -147,8 +147,7 @@ class Collector:
         )
         self._events += self._rescaled(before, scrapes, judged, now_ms=now_ms)
         silent = [*silent, *self._register.troubles]
-        troubles = [f"{one.target}: {one.error}" for one in scrapes if one.error]
-        troubles += [f"{one.target}: {one.failing}" for one in scrapes if one.failing]
+        troubles = [f"{one.target}: {trouble}" for one in scrapes for trouble in _troubles(one)]
         self._compare_clocks(scrapes)
         troubles += self._clocks_off.values()
         return Round(
@@ -296,6 +295,16 @@ class Collector:
         """Let go of all sources."""
         for one in self._asked:
             one.source.close()
+
+
+def _troubles(scrape: Scrape) -> Iterator[str]:
+    if scrape.error:
+        yield scrape.error
+    if scrape.failing:
+        whys = [f": {why.reason}" for why in scrape.refusals] or [""]
+        yield from (f"{scrape.failing}{why}" for why in whys)
+    for lost in scrape.lost:
+        yield lost.reason
 
 
 def _measured(jobs: Iterable[Job], judged: Iterable[Judged]) -> tuple[Job, ...]:

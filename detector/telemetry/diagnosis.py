@@ -12,7 +12,7 @@ from typing import Literal
 
 from detector.analysis.quality import REPORTED, Judged, Quality
 from detector.metric import counter_named
-from detector.reading import Dropped, Reading, Scrape
+from detector.reading import Reading, Scrape
 from detector.telemetry import remedies
 from detector.telemetry.remedies import FAILING, NEEDED, ROWS, UNANSWERED, WISHED, Kind
 
@@ -76,12 +76,6 @@ class _Target:
         """Counters that came with values that are none: those are exported."""
         named = {line.metric: counter_named(line.metric) for line in self.scrape.dropped}
         return {known[0].name if known else metric for metric, known in named.items()}
-
-    @property
-    def told(self) -> tuple[Dropped, ...]:
-        """Why profiling fails, in the source's words: where a value is none, it is there."""
-        why = [one for one in self.scrape.dropped if one.metric == "tensor_active"]
-        return tuple(one for one in why if self.scrape.failing and not one.raw)
 
     def lacking(self, counter: str) -> int:
         """How many GPUs do not tell a counter."""
@@ -289,7 +283,7 @@ def _failing(target: _Target) -> Iterator[Symptom]:
     if not word:
         return
     kind = word if word in FAILING else "failing"
-    whys = [one.reason for one in target.told] or [word if kind == "failing" else ""]
+    whys = [one.reason for one in target.scrape.refusals] or [word if kind == "failing" else ""]
     for reason, remedy in map(divided, whys):
         yield Symptom(
             kind=kind,
@@ -342,7 +336,7 @@ def _clock(target: _Target) -> Iterator[Symptom]:
 
 
 def _lost(target: _Target) -> Iterator[Symptom]:
-    for lost in (one for one in target.scrape.dropped if one.metric == "gpu"):
+    for lost in target.scrape.lost:
         reason, remedy = divided(lost.reason)
         yield Symptom(
             kind="gpu_unreadable",
@@ -358,7 +352,8 @@ def _dropped(target: _Target) -> Iterator[Symptom]:
     dropped = [
         one
         for one in target.scrape.dropped
-        if one.metric != "gpu" and one not in target.told and not one.reason.startswith(_SHARED)
+        if one not in (*target.scrape.refusals, *target.scrape.lost)
+        and not one.reason.startswith(_SHARED)
     ]
     if not dropped:
         return

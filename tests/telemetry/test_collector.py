@@ -13,7 +13,7 @@ from detector.analysis.aggregate import Part
 from detector.analysis.judge import Content
 from detector.analysis.quality import MaxClocks
 from detector.fleet import Job
-from detector.reading import Reading, Scrape
+from detector.reading import Dropped, Reading, Scrape
 from detector.series import ContextEvent
 from detector.telemetry.collector import Collector
 from detector.telemetry.register import Register
@@ -201,6 +201,27 @@ def test_a_target_that_fails_is_named_and_counted(making: Callable[..., Collecto
     assert not found.silent
     counts = found.counts()
     assert (counts["targets"], counts["targets_down"], counts["ok"]) == (2, 1, 1)
+
+
+def test_what_profiling_lacks_and_gpus_that_are_lost_are_told_with_their_reasons(
+    making: Callable[..., Collector],
+) -> None:
+    dropped = tuple(
+        Dropped(metric=metric, raw=raw, reason=reason)
+        for metric, raw, reason in (
+            ("tensor_active", "", "no module; install it"),
+            ("gpu", "", "GPU-1: lost; reboot"),
+            ("tensor_active", "None", "no value"),
+        )
+    )
+    well = _scrape(_T0)
+    found = msgspec.structs.replace(well, failing="no_profiling", dropped=dropped)
+    assert making(_Source(lambda _: [found])).round(_T0).troubles == (
+        "a:9400: no_profiling: no module; install it",
+        "a:9400: GPU-1: lost; reboot",
+    )
+    found = msgspec.structs.replace(well, failing="contention")
+    assert making(_Source(lambda _: [found])).round(_T0).troubles == ("a:9400: contention",)
 
 
 @pytest.mark.parametrize(("off_s", "told"), [(38, True), (5, False), (-200, False)])
