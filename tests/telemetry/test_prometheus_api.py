@@ -227,6 +227,20 @@ def test_credentials_tenants_and_the_path_are_sent(server: tuple[str, Told]) -> 
     assert told.asked[1][2]["Authorization"] == "Bearer token"
 
 
+def test_a_token_that_was_rotated_is_sent_with_the_next_query(
+    server: tuple[str, Told],
+) -> None:
+    url, told = server
+    token = ["old"]
+    settings = PrometheusSettings(url=url, bearer_file="token")
+    source = build(settings, secret=lambda _, key: token[0] if key == "bearer" else "")
+    for text in ("old", "new"):
+        token[0] = text
+        source.scrape(0)
+    sent = [headers["Authorization"] for _, _, headers, _ in told.asked]
+    assert sent == ["Bearer old", "Bearer new"]
+
+
 def test_a_server_that_is_down_costs_a_line_and_no_exception() -> None:
     settings = PrometheusSettings(url="http://127.0.0.1:9/prom")
     (scrape,) = build(settings, secret=lambda settings, key: "").scrape(0)
