@@ -252,7 +252,8 @@ class Prometheus:
         self.interval_ms: int | None = None
         self._last: dict[str, Reading] = {}
         self._since: dict[str, int] = {}  # since when a GPU's values are what they are
-        self.spellings: frozenset[str] = frozenset()  # of the label that holds UUIDs
+        # Of the label that holds UUIDs: dcgm-exporter's, and what others are seen to write.
+        self.spellings = frozenset({"UUID"})
 
     @property
     def name(self) -> str:

@@ -101,7 +101,6 @@ def test_a_past_that_is_too_much_at_once_is_asked_for_in_pieces(guarded: Guarded
     source = build(
         settings_of(guarded), secret=lambda _, key: "p:w" if key == "password" else ""
     )
-    source.spellings = frozenset({"UUID"})
     now = [
         Reading(
             uuid=f"GPU-plain{gpu}", host="node-a", model="NVIDIA H100 80GB HBM3",
