@@ -3,8 +3,8 @@
 ``XADD ofu:in * job J v 0.41`` goes into J's history as it is. With ``host H`` it is one host's
 part of a scrape: parts are merged by job and slot of time once all hosts that report the job
 have reported, or ``wait`` has passed. An entry is deleted only after it has been written or
-set aside, so a crash loses nothing; writing twice is harmless, since a slot is written once.
-One process drains.
+set aside, so a crash loses nothing; writing twice is harmless, since a slot is written once,
+and so is each report of a job about itself. One process drains.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,6 @@ import numpy as np
 import redis
 
 from detector.analysis.aggregate import Merged, Part, merge
-from detector.analysis.derived import REPORTED
 from detector.store.crew import Crew
 from detector.store.entries import decode, entry_ms, safe
 from detector.store.errors import StoreError
@@ -23,6 +22,7 @@ from detector.store.history import History, Sample
 from detector.store.host_clocks import NOW_MS, HostClocks
 from detector.store.keys import Keys
 from detector.store.letters import Letter, is_usable, job_of, read, time_of
+from detector.store.placing import Placing
 from detector.store.server import Command, Server
 from detector.store.settings import InboxSettings
 
@@ -30,9 +30,6 @@ _ENTRIES_A_CALL = 20_000  # 100,000 GPUs' hosts report 12,500 in a scrape
 _DELETED_A_COMMAND = 1_000
 _ROSTER_MS = 300_000  # how long a roster that was read is taken for granted
 _FORGET_MS = 3_600_000  # what is known of a job that nobody reports any more
-# A report that no host's scrape takes along is put behind its job's newest entry, and so much
-# before its own time where that is old. Chosen: two collections of 30 s.
-_BACK_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +41,7 @@ class InboxReport:
     written
         Entries of the histories that were written.
     waiting
-        Parts that wait for the other hosts of their scrape.
+        Parts that wait for the other hosts of their scrape, and reports for their place.
     more
         Whether the inbox has more to read: call again.
     """
@@ -58,7 +55,7 @@ class InboxReport:
 
 @dataclass(slots=True)
 class _Slot:
-    """One job's scrape: the last part of each host, its own reports, and their entries.
+    """One job's scrape: the last part of each host, and the entries of all.
 
     Attributes
     ----------
@@ -68,7 +65,6 @@ class _Slot:
 
     since_ms: int
     parts: dict[str, Letter] = field(default_factory=dict)
-    reports: list[Letter] = field(default_factory=list)
     ids: list[bytes] = field(default_factory=list)
 
 
@@ -85,7 +81,7 @@ class Inbox:
         self, client: redis.Redis, keys: Keys, history: History, settings: InboxSettings
     ) -> None:
         self._server = Server(client)
-        self._key = keys.inbox
+        self._key, self._keys = keys.inbox, keys
         self._history = history
         self._settings = settings
         self._told_type = False
@@ -98,6 +94,7 @@ class Inbox:
         self._slots: dict[tuple[str, int], _Slot] = {}
         self._crews: dict[str, Crew] = {}
         self._clocks = HostClocks()
+        self._placing = Placing(self._server, self._keys)
         self._tidied_ms = 0
 
     def drain(self, now_ms: int) -> InboxReport:
@@ -127,6 +124,12 @@ class Inbox:
             slot = self._slots.pop((job, start))
             samples += self._merged(job, start, slot)
             done += slot.ids
+        # After the scrapes were merged: a report that was waiting for one goes before it.
+        placed = self._placing.ready(self._scraped, now_ms=now_ms)
+        for report, why in placed.back:
+            self._refuse(report.job, report.id, "went_back", why)
+        samples += placed.samples
+        done += placed.done
         samples.sort(key=lambda sample: sample.time_ms)
         written = self._history.write_many(samples)
         self._delete(done)
@@ -137,7 +140,7 @@ class Inbox:
             read=len(entries),
             written=sum(written),
             rejected=self._rejected + len(written) - sum(written),
-            waiting=sum(len(slot.ids) for slot in self._slots.values()),
+            waiting=sum(len(slot.ids) for slot in self._slots.values()) + len(self._placing),
             more=len(entries) == _ENTRIES_A_CALL,
         )
 
@@ -218,16 +221,19 @@ class Inbox:
     def _sorted(
         self, letters: Iterable[Letter], *, now_ms: int
     ) -> tuple[list[Sample], list[bytes]]:
-        """File the hosts' parts; return the others, and the ids that are done with."""
+        """File the hosts' parts and jobs' reports; return the others, and ids done with."""
         samples = []
         done = []
         for letter in letters:
-            if letter.host or (letter.reports and self._joins(letter)):
+            if letter.reports:
+                self._placing.take(letter)
+                continue
+            if letter.host:
                 if not self._filed(letter, now_ms=now_ms):
                     self._refuse(letter.job, letter.id, "late", f"host {safe(letter.host)}")
                     done.append(letter.id)
                 continue
-            samples.append(self._alone(letter) if letter.reports else _sample(letter))
+            samples.append(_sample(letter))
             done.append(letter.id)
         return samples, done
 
@@ -239,23 +245,10 @@ class Inbox:
             self._crews[job] = Crew()
         return self._crews[job]
 
-    def _joins(self, report: Letter) -> bool:
-        """Whether hosts report this job too: then its own report goes into their scrape."""
+    def _scraped(self, report: Letter) -> bool | None:
+        """Whether its hosts' scrape of a report's time is merged; None of a job without."""
         crew = self._crews.get(report.job)
-        return crew is not None and self._start(report) > crew.closed_ms
-
-    def _alone(self, report: Letter) -> Sample:
-        """Return a report as an entry of its own, behind the newest and before any that comes.
-
-        A stream refuses entries before its last: at its own time a report could cost the job's
-        next OFU its place.
-        """
-        newest = self._history.last_seen(report.job)
-        time_ms = report.time_ms - _BACK_MS
-        if newest is not None:
-            time_ms = max(newest + 1, time_ms)
-        fields = {name: value for name, value in report.fields.items() if name in REPORTED}
-        return Sample(job=report.job, time_ms=time_ms, ofu=nan, fields=fields, movable=True)
+        return None if crew is None else self._start(report) <= crew.closed_ms
 
     def _filed(self, letter: Letter, *, now_ms: int) -> bool:
         """Put a part to its scrape; False when that was merged without it."""
@@ -269,9 +262,6 @@ class Inbox:
             (letter.job, start), _Slot(since_ms=came_ms if known else 0)
         )
         slot.ids.append(letter.id)
-        if letter.reports:
-            slot.reports.append(letter)
-            return True
         before = slot.parts.get(letter.host)
         if before is None or letter.telling >= before.telling:
             slot.parts[letter.host] = letter
@@ -309,11 +299,11 @@ class Inbox:
         self._tell_misfits(letters, parts)
         merged = merge(parts, crew.roster)
         if merged is None or not crew.is_news(parts):
-            return [self._alone(letter) for letter in slot.reports]
+            return []
         event = crew.trouble(merged.faults, start_ms=start)
         if event is not None:
             self._history.announce(job, event)
-        fields = _fields(merged, letters, slot.reports)
+        fields = _fields(merged, letters)
         if isnan(merged.ofu) and fields["gpus"] != 0 and not merged.unusable:
             self._refuse(job, slot.ids[-1], "no_value", "no host has a GPU that reports")
             return []
@@ -369,21 +359,13 @@ class Inbox:
         self._server.pipeline(commands)
 
 
-def _fields(
-    merged: Merged, letters: Sequence[Letter], reports: Iterable[Letter]
-) -> dict[str, float]:
-    """Return a scrape's metrics beside its OFU; what the job reports itself goes before."""
+def _fields(merged: Merged, letters: Sequence[Letter]) -> dict[str, float]:
+    """Return a scrape's metrics beside its OFU."""
     counted = [letter.counted for letter in letters if not isnan(letter.counted)]
     # What weighs as one GPU without having been counted is no count.
     fields = {**merged.fields, "gpus": sum(counted) if counted else nan}
     if merged.unusable or any("unusable" in letter.fields for letter in letters):
         fields["unusable"] = float(merged.unusable)
-    for letter in reports:
-        fields |= {
-            name: letter.fields[name]
-            for name in REPORTED
-            if not isnan(letter.fields.get(name, nan))
-        }
     return fields
 
 
@@ -395,4 +377,5 @@ def _sample(letter: Letter) -> Sample:
         ofu=letter.fields["ofu"],
         fields=fields,
         gpus=letter.gpus,
+        movable=True,
     )

@@ -53,8 +53,9 @@ class Letter:
 
     @property
     def reports(self) -> bool:
-        """Whether it is the job's own report, which has no GPUs."""
-        return not self.host and isnan(self.fields["ofu"])
+        """Whether it is the job's own report: no OFU, and nobody counted GPUs."""
+        counted = ("ofu", "gpus", "unusable")
+        return not self.host and all(isnan(self.fields.get(name, nan)) for name in counted)
 
     @property
     def telling(self) -> tuple[bool, bool]:

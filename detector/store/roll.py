@@ -5,7 +5,9 @@ one transaction, so an entry is always in exactly one of the two places.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from detector.store.chunks import (
     CHUNK_MS,
@@ -21,6 +23,7 @@ from detector.store.discovery import Discovery
 from detector.store.entries import EARLIEST_MS, decode, gpu_codes
 from detector.store.keys import Keys
 from detector.store.rejects import Rejects
+from detector.store.reports import joined
 from detector.store.server import Command, Reply, Server, pairs
 from detector.store.settings import HistorySettings
 
@@ -201,13 +204,21 @@ def _old(
         # Whole chunks where it can be; one chunk of very many entries goes in parts.
         whole = chunk_start(int(times[-1]))
         edge = whole if whole > times[0] else int(times[-1]) + 1
-    codes = gpu_codes(decoded.packed)
-    stretch = join([Stretch(times_ms=times, fields=decoded.fields, codes=codes)])
+    everything = Stretch(times_ms=times, fields=decoded.fields, codes=gpu_codes(decoded.packed))
+    moved = _without_joined(everything.between(forgotten_ms - 1, edge))
     newest = dict(pairs(info))[b"last-generated-id"].partition(b"-")[0]
     return _Old(
         job=job,
         edge_ms=edge,
         newest_ms=int(newest),
-        chunks=split(stretch.between(forgotten_ms - 1, edge)),
+        chunks=split(join([moved])),
         unfinished=full,
     )
+
+
+def _without_joined(stretch: Stretch) -> Stretch:
+    """Return a stretch whose scrapes hold what was reported: no row, and no GPUs, for that."""
+    told = joined(np.zeros(stretch.times_ms.size, np.int64), stretch.times_ms, stretch.fields)
+    if told is None:
+        return stretch
+    return replace(stretch, fields=told.fields).rows(np.flatnonzero(~told.taken))

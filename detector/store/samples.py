@@ -42,6 +42,8 @@ class Sample:
     movable
         Whether it may stand behind reports of the job itself that came in the meantime, at a
         time a little later than its own.
+    at_ms
+        Its own time where ``time_ms`` is another: a report that stands before a scrape to come.
     """
 
     job: str
@@ -50,12 +52,18 @@ class Sample:
     fields: Mapping[str, float] = field(default_factory=dict)
     gpus: FloatArray | None = None
     movable: bool = False
+    at_ms: int | None = None
 
     @property
     def reports(self) -> bool:
         """Whether it is a job's own report alone, of which any number may come."""
         nobody = "gpus" not in self.fields and "unusable" not in self.fields
         return isnan(self.ofu) and nobody and any(name in self.fields for name in REPORTED)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it may stand behind what came in the meantime; a report always may."""
+        return self.movable or self.reports
 
     @property
     def meant_without(self) -> bool:
@@ -119,6 +127,8 @@ class Writer:
             flat = encode(sample.ofu, sample.fields)
             if sample.gpus is not None:
                 flat += ["g", next(packed)]
+            if sample.at_ms is not None:
+                flat += ["at", str(sample.at_ms)]
             key, entry = self._keys.samples(sample.job), f"{sample.time_ms}-0"
             commands.append(["XADD", key, "MAXLEN", "~", _LONGEST_STREAM, entry, *flat])
         return commands
@@ -137,14 +147,14 @@ class Writer:
                 there[at] = False
                 self._rejects.add(sample.job, entry, "wrong_type")
             elif not (reply and reply[0][0] == entry.encode()):
-                there[at] = sample.movable and self._moved(sample, reply, commands[at])
+                there[at] = sample.moves and self._moved(sample, reply, commands[at])
                 if not there[at]:
                     self._rejects.add(sample.job, entry, "went_back")
         return there
 
     def _look_up(self, sample: Sample) -> Command:
         entry = f"{sample.time_ms}-0"
-        last = "+" if sample.movable else entry
+        last = "+" if sample.moves else entry
         return ["XRANGE", self._keys.samples(sample.job), entry, last, "COUNT", _LATER]
 
     def _moved(self, sample: Sample, later: Sequence[Reply], command: Command) -> bool:
@@ -166,7 +176,7 @@ class Writer:
         if last_ms > sample.time_ms + _LATE_MS:
             return False
         moved = [*command[:5], f"{last_ms + 1}-0", *command[6:]]
-        if not sample.reports:
+        if sample.at_ms is None:
             moved += ["at", sample.time_ms]
         return not isinstance(self._server.run(*moved), redis.RedisError)
 
