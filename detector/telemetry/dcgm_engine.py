@@ -122,8 +122,9 @@ class Engine:
 
     def _list(self, now_ms: int) -> None:
         """Find out what there is, and watch it; again when it changed or profiling failed."""
-        due = now_ms - self._listed_ms >= _LIST_MS or not self._watches
-        retry = self._failing and now_ms - self._watched_ms >= _RETRY_MS
+        # A clock that was set back makes both due.
+        due = not 0 <= now_ms - self._listed_ms < _LIST_MS or not self._watches
+        retry = self._failing and not 0 <= now_ms - self._watched_ms < _RETRY_MS
         if not due and not retry:
             return
         entities, lost = entities_of(self._dcgm, self._handle, self._system)
@@ -285,7 +286,7 @@ class Engine:
 
     def _readings(self, now_ms: int) -> tuple[tuple[Reading, ...], tuple[Dropped, ...]]:
         divided = {one.gpu for one in self._entities if one.group == INSTANCE}
-        fresh = now_ms - self._watched_ms <= 3 * self._interval_ms
+        fresh = 0 <= now_ms - self._watched_ms <= 3 * self._interval_ms
         readings: list[Reading] = []
         dropped: list[Dropped] = []
         for one in self._entities:

@@ -474,6 +474,15 @@ def test_a_gpu_that_is_added_is_found(host: Host) -> None:
     assert only(host.after(10), UUIDS[1]).values["tensor_active"] == 0.6
 
 
+def test_a_clock_that_is_set_back_holds_up_no_new_gpu(host: Host) -> None:
+    both: Sequence[object] = host.state["gpus"]
+    host.write(gpus=both[:1])
+    host.after(0)
+    host.write(gpus=both)
+    host.after(-3600)
+    assert only(host.after(10), UUIDS[1]).values["tensor_active"] == 0.6
+
+
 def divide(host: Host) -> None:
     host.state["instances"] = [
         {"id": 3, "gpu": 0, "nvml": 7, "profile": "1g.10gb"},
