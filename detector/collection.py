@@ -17,11 +17,51 @@ from detector.config import Config
 from detector.reading import Reading
 from detector.sources import PATIENCE, register_of, sources
 from detector.telemetry.backfill import backfill
-from detector.telemetry.collector import Collector, Sink
+from detector.telemetry.collector import Collector, Round, Sink
 from detector.telemetry.past import FirstSight, Histories, Past
 from detector.telemetry.prometheus import Prometheus
 from detector.telemetry.source import Source
 from detector.telemetry.whose import Whose
+
+# A target is well after so many rounds without trouble. Chosen: one that fails every other time
+# is not well in between.
+_WELL_ROUNDS = 3
+# Lines in the log for one round: a switch that fails takes hundreds of targets with it.
+_MOST_LINES = 20
+
+
+class Troubles:
+    """What is wrong at which place: told once for each reason, and over when it stays well.
+
+    A place that fails now and then, or by turns for several reasons, is one trouble.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, list[str]] = {}
+        self._well: Counter[str] = Counter()
+
+    def step(self, lines: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return what is new in a round, and the latest trouble of each place that is well.
+
+        Parameters
+        ----------
+        lines
+            ``place: reason``, all that is wrong now.
+        """
+        new = []
+        for line in lines:
+            told = self._told.setdefault(line.partition(": ")[0], [])
+            if line not in told:
+                told.append(line)
+                new.append(line)
+        bad = {line.partition(": ")[0] for line in lines}
+        self._well.update(self._told.keys() - bad)
+        for place in bad:
+            del self._well[place]
+        over = [place for place, rounds in self._well.items() if rounds >= _WELL_ROUNDS]
+        for place in over:
+            del self._well[place]
+        return new, [self._told.pop(place)[-1] for place in over]
 
 
 class Store(Sink, Histories, Protocol):
@@ -59,7 +99,8 @@ class Collection:
             deadline_s=PATIENCE * config.collect.interval / 1000,
             interval_ms=config.collect.interval,
         )
-        self._troubles: frozenset[str] = frozenset()
+        self._troubles = Troubles()
+        self._nameless = False
         self._stuck = ""
         self.counts: Counter[str] = Counter()
 
@@ -67,7 +108,7 @@ class Collection:
         """Ask all sources once, and hand on what they say."""
         found = self._collector.round(self._clock())
         self.counts.update(found.counts())
-        self._tell(frozenset(found.troubles))
+        self._tell(found)
         found = replace(found, parts=self._first_sight.admit(found))
         for trouble in self._first_sight.troubles():
             self._log.warning("past_unknown", reason=trouble)
@@ -84,13 +125,28 @@ class Collection:
             self._log.info("back_to_normal", part="collect", parts_lost=lost)
         self._stuck = ""
 
-    def _tell(self, troubles: frozenset[str]) -> None:
-        """Say what is wrong, once for each trouble, and when it is over."""
-        for trouble in sorted(troubles - self._troubles):
+    def _tell(self, found: Round) -> None:
+        """Say what is wrong, once for each place and reason, and which are well again."""
+        new, over = self._troubles.step(found.troubles)
+        for trouble in new[:_MOST_LINES]:
             self._log.warning("source_trouble", reason=trouble)
-        for trouble in sorted(self._troubles - troubles):
-            self._log.info("source_recovered", was=trouble)
-        self._troubles = troubles
+        if len(new) > _MOST_LINES:
+            more = f"and {len(new) - _MOST_LINES} more that are not named here"
+            self._log.warning("source_trouble", reason=more)
+        for was in over[:_MOST_LINES]:
+            self._log.info("source_recovered", was=was)
+        if len(over) > _MOST_LINES:
+            more = f"and {len(over) - _MOST_LINES} more that are not named here"
+            self._log.info("source_recovered", was=more)
+        lost = {one.reading.host for one in found.judged if one.nameless}
+        if lost and not self._nameless:
+            hosts = ", ".join(sorted(lost)[:3]) + (" ..." if len(lost) > 3 else "")
+            self._log.warning(
+                "gpus_of_no_job",
+                hosts=hosts,
+                action="nobody watches them; ofuwatch doctor says how to name their jobs",
+            )
+        self._nameless = bool(lost)
 
     def close(self) -> None:
         """Let go of all sources."""

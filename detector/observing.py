@@ -31,6 +31,10 @@ from detector.series import Batch, FloatArray, Interval, Wanted, Window
 from detector.state import FleetState
 from detector.succession import Newcomers, only, parts, with_born
 
+# What is told of GPUs that cannot be used may begin with the scrape before the onset, at any
+# cadence of collection.
+_SAID_EARLIER_MS = 120_000
+
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
@@ -268,7 +272,8 @@ def _take_down(
 def _with_reasons(finding: Finding, job: str, jobs: Jobs) -> Finding:
     """Return what is told of the telemetry, with what collectors announced about it since."""
     change = finding.change
-    span = Interval(start_ms=change.onset.start_ms, end_ms=change.detected_ms + 1)
+    since_ms = change.onset.start_ms - _SAID_EARLIER_MS
+    span = Interval(start_ms=since_ms, end_ms=change.detected_ms + 1)
     told = [event for event in jobs.context(job, span) if event.kind == "telemetry"]
     if not told:
         return finding

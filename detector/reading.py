@@ -15,6 +15,10 @@ import msgspec
 # The GPUs before Hopper that can be divided: GA100, as the driver names its boards.
 _GA100 = re.compile(r"(?<![A-Z0-9])(A100|A800|A30|PG506)X?(?![0-9])")
 
+# Share of its time that a GPU at work is busy at the least. Chosen: monitoring and display stay
+# below it.
+_AT_WORK = 0.05
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
@@ -90,6 +94,14 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     sharing: tuple[Mapping[str, str], ...] = ()
     reporter: Literal["dcgm", "nvml"] = "dcgm"
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the GPU does anything worth a job."""
+        ratio = max(
+            self.values.get(name, 0.0) for name in ("tensor_active", "gr_engine_active")
+        )
+        return ratio >= _AT_WORK or self.values.get("gpu_util_pct", 0.0) >= 100 * _AT_WORK
 
     @property
     def mig_scaling_uncertain(self) -> bool:

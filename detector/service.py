@@ -189,6 +189,7 @@ class Service:
             return None
         from detector.collection import Collection
 
+        self._log.info("collecting", sources=[one.name for one in self._config.sources])
         return Collection(self._config, self._content.gpus, parts, clock=self._clock)
 
     @property
@@ -200,7 +201,14 @@ class Service:
         """Watch until :meth:`stop`, then put everything down in order."""
         self._log.info("service_started", store=self.store.chosen, pid=os.getpid())
         self._look_at_store()
-        self.renew()
+        if "tick" in self._parts:
+            self.renew()
+        elif self.store.server is not None:
+            self._log.warning(
+                "nobody_judges",
+                reason="an embedded server is one process's, and this one has no part `tick`",
+                action="give all parts the same `url` under [redis]",
+            )
         scheduler = self._scheduler()
         scheduler.start()
         try:

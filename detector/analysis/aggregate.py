@@ -274,10 +274,13 @@ def in_words(faults: Iterable[tuple[str, str, int]]) -> str:
     order = sorted(by_quality.items(), key=lambda item: (-sum(n for n, _ in item[1]), item[0]))
     for quality, hosts in order:
         worst = sorted(hosts, key=lambda host: (-host[0], host[1]))
-        where = ", ".join(f"{count} of {host}" for count, host in worst[:_HOSTS_TOLD])
-        rest = worst[_HOSTS_TOLD:]
-        if rest:
-            where += f" and {sum(n for n, _ in rest)} of {len(rest)} hosts more"
+        where = [f"{_gpus(count)} of {host}" for count, host in worst[:_HOSTS_TOLD]]
+        if rest := worst[_HOSTS_TOLD:]:
+            where += [f"{_gpus(sum(n for n, _ in rest))} of {len(rest)} hosts more"]
         remedy = _REMEDIES.get(quality)
-        told.append(f"{quality}: GPUs {where}" + (f" ({remedy})" if remedy else ""))
+        told.append(f"{quality}: {', '.join(where)}" + (f" ({remedy})" if remedy else ""))
     return "; ".join(told)
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' if count != 1 else ''}"

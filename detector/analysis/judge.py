@@ -6,11 +6,14 @@ from detector.analysis.baselines import Model
 from detector.analysis.change import Confirmed
 from detector.analysis.features import Evidence, measured
 from detector.analysis.ofu import GpuModel, GpuTable
-from detector.analysis.peers import inside
+from detector.analysis.peers import gone, inside
 from detector.analysis.rules import Rule, Verdict, evaluate, summarise
 from detector.analysis.view import View
 from detector.fleet import Earlier, Gpu, Job
 from detector.series import Interval, Window, iso
+
+# Metrics that say how many GPUs report: theirs is the change that report no more.
+_COUNTS = ("gpus", "usable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,7 @@ def judge(
     view = View(change=change, window=window, gpu=gpu, precision=job.precision)
     evidence = measured(view)
     verdict = evaluate(rules, evidence, metric=change.metric, family=family)
-    whose = view.attribution
+    whose = gone(change, window) if change.metric in _COUNTS else view.attribution
     return Finding(
         change=change,
         verdict=verdict,

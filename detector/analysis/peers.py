@@ -273,6 +273,29 @@ def _named(fall: FloatArray, clear: Mask, places: IntArray) -> Attribution:
     )
 
 
+def gone(change: Confirmed, window: Window) -> Attribution | None:
+    """Return the GPUs that reported before the onset and do not since, in their order.
+
+    None where entries do not carry GPUs one by one; nobody is named where all are gone.
+    """
+    if window.gpus is None:
+        return None
+    there = [
+        np.isfinite(window.gpus[inside(window.times_ms, span, change.excluded)])
+        for span in (change.before_span, change.after_span)
+    ]
+    if not all(len(side) for side in there):
+        return None
+    was, now = (side.mean(axis=0) > 0.5 for side in there)
+    lost, total = np.flatnonzero(was & ~now), int(was.sum())
+    return Attribution(
+        gpus=tuple(lost.tolist()) if len(lost) < total else (),
+        confidence=1.0 if 0 < len(lost) < total else 0.0,
+        total=total,
+        fallen=len(lost),
+    )
+
+
 def stayed(before: FloatArray, after: FloatArray) -> float | None:
     """Return the relative change of the mean over GPUs that report on both sides.
 

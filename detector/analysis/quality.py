@@ -92,6 +92,11 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether it may feed a baseline."""
         return self.quality == "ok" and not math.isnan(self.ofu)
 
+    @property
+    def nameless(self) -> bool:
+        """Whether the GPU works and nothing says for whom."""
+        return not self.jobs and not self.reading.handover and self.reading.at_work
+
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is remembered of one GPU or instance; all times are ours but ``time_ms``.

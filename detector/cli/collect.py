@@ -59,8 +59,6 @@ def command(
 
 
 def _run(config: "Config", file: Path) -> None:
-    if not config.sources:
-        fail("no [[source]] is configured: there is nothing to collect; see docs/collection.md")
     from detector.cli.serve import watch
 
     watch(config, file=file, only=("collect",))

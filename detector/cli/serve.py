@@ -54,6 +54,8 @@ def watch(config: "Config", *, file: Path, only: tuple[str, ...]) -> None:
     from detector.tables import ContentErrors
     from detector.telemetry.source import SourceError
 
+    if only == ("collect",) and not config.sources:
+        fail("no [[source]] is configured: there is nothing to collect; see docs/collection.md")
     content = read_content(config.content.models, config.content.rules)
     log.configure(config.log)
 

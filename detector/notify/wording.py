@@ -124,6 +124,10 @@ def levels_text(incident: Incident) -> str:
     after = value_text(incident.after.value, incident.metric)
     if relative_text(incident) == "frozen":
         return f"stuck at {after}"
+    entry = METRICS.get(incident.metric)
+    if incident.family == "telemetry" and entry is not None:
+        # Of what, nobody would guess; and a share of a share says nothing more.
+        return f"{entry.title} {before} → {after}"
     return f"{before} → {after} ({relative_text(incident)})"
 
 

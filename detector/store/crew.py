@@ -10,8 +10,9 @@ from detector.series import ContextEvent, Interval
 # A host that was silent for so long is waited for no more. Chosen: two collections of 30 s.
 _GONE_MS = 60_000
 # GPUs that cannot be used for so long are told, and no more often than this. Chosen: one
-# collection of 30 s may fail; what changes every minute is one trouble all the same.
-_TROUBLE_MS, _TELL_EVERY_MS = 60_000, 600_000
+# collection of 30 s may fail; what changes every minute is one trouble all the same, and an
+# incident that opens after five minutes is to find its reason told.
+_TROUBLE_MS, _TELL_EVERY_MS = 60_000, 240_000
 
 
 @dataclass(slots=True)

@@ -141,7 +141,11 @@ def start(state: Path, *, attach: bool = False, wait_s: float = _START_S) -> Emb
         return _attached(folder, wait_s=wait_s)
     holder = _record(folder)
     who = f"process {holder.pid}" if holder else "another process"
-    msg = f"{who} already runs the embedded server in {state}; stop it, or set another `state`"
+    msg = (
+        f"{who} already runs the embedded server in {state}, and shares it with nobody: to "
+        "split the work, give all parts one `url` under [redis]; for another fleet, set "
+        "another `state`"
+    )
     raise StoreError(msg)
 
 

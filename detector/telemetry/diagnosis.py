@@ -21,9 +21,6 @@ Level = Literal["ok", "note", "trouble"]
 # Clocks that differ by more let hosts of a job fall into different slots of 10 s.
 _CLOCK_OFF_MS = 10_000
 
-# A GPU at work shows at least this much of its time, in either counter.
-_BUSY_RATIO, _BUSY_PCT = 0.05, 5.0
-
 _SHARED = "the same GPU again for another job"  # as exposition words it
 
 _PROFILING = ("tensor_active", "gr_engine_active", "dram_active", "sm_active")
@@ -258,8 +255,8 @@ def _wished(target: _Target) -> Iterator[Symptom]:
 
 def _jobs(target: _Target) -> Iterator[Symptom]:
     owned = sum(bool(one.jobs or one.reading.handover) for one in target.judged)
-    busy = [one for one in target.judged if _is_busy(one.reading)]
-    lost = [one for one in busy if not (one.jobs or one.reading.handover)]
+    busy = [one for one in target.judged if one.reading.at_work]
+    lost = [one for one in busy if one.nameless]
     if lost:
         yield Symptom(
             kind="no_jobs_named",
@@ -373,7 +370,7 @@ def _dropped(target: _Target) -> Iterator[Symptom]:
 
 
 def _pace(target: _Target) -> Iterator[Symptom]:
-    busy = [one for one in target.judged if _is_busy(one.reading)]
+    busy = [one for one in target.judged if one.reading.at_work]
     if not target.twice:
         yield Symptom(
             kind="pace_unknown",
@@ -391,15 +388,6 @@ def _pace(target: _Target) -> Iterator[Symptom]:
             "than it is asked; repeats are not counted as evidence",
             remedy=remedies.pace(target.kind),
         )
-
-
-def _is_busy(reading: Reading) -> bool:
-    values = reading.values
-    return (
-        max(values.get("tensor_active", 0.0), values.get("gr_engine_active", 0.0))
-        >= _BUSY_RATIO
-        or values.get("gpu_util_pct", 0.0) >= _BUSY_PCT
-    )
 
 
 def _gpus(count: int) -> str:

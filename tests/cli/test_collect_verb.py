@@ -208,3 +208,11 @@ def test_doctor_says_of_an_exporter_that_is_down_how_to_start_it() -> None:
     code, found = _findings("--wait", "0s", "--target", "127.0.0.1:1")
     assert code == 1
     assert "start" in found["no_readings"]["remedy"]
+
+
+@pytest.mark.parametrize("verb", [("collect",), ("serve", "--only", "collect")])
+def test_to_collect_without_a_source_is_refused(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    (tmp_path / "config.toml").write_text(f'[redis]\nstate = "{tmp_path}"\n')
+    done = _run(*verb, "--config", str(tmp_path / "config.toml"))
+    assert done.exit_code == 2
+    assert "no [[source]] is configured" in done.stderr

@@ -137,11 +137,31 @@ def test_a_target_that_goes_down_is_told_once_and_once_when_it_is_back(
         return 503, b""
 
     with capture_logs() as logged, _running(config, clock, only=("collect",)) as service:
-        for answer in (well, down, down, down, well, well):
+        for answer in (well, down, well, down, well, well, down, well, well, well):
             exporter.answer = answer
             _collect(service)
             clock.now_ms += 10_000
     told = [entry["event"] for entry in logged if entry["event"].startswith("source_")]
     clocks = [entry for entry in logged if "its clock" in str(entry.get("reason", ""))]
     assert told.count("source_trouble") == 1 + len(clocks)
-    assert told.count("source_recovered") >= 1
+    assert told.count("source_recovered") == 1
+
+
+def test_gpus_that_work_for_no_job_are_told_once(
+    redis_client: redis.Redis, valkey: str, exporter: Api, tmp_path: Path
+) -> None:
+    del redis_client
+    config, clock, named = _config(tmp_path, valkey, exporter.url), _Clock(), exporter.answer
+
+    def nameless(asked: Asked) -> Reply:
+        page = named(asked)[1]
+        assert isinstance(page, bytes)
+        return 200, page.replace(b'hpc_job="48213"', b'hpc_job=""')
+
+    with capture_logs() as logged, _running(config, clock, only=("collect",)) as service:
+        for answer in (named, nameless, nameless, named):
+            exporter.answer = answer
+            _collect(service)
+            clock.now_ms += 10_000
+    (told,) = [entry for entry in logged if entry["event"] == "gpus_of_no_job"]
+    assert told["hosts"] == "gpu-a-07.example.com"

@@ -127,7 +127,8 @@ def test_counters_that_died_on_some_gpus_are_a_telemetry_fault_that_names_them(
     told = next(one for one in incidents if one.family == "telemetry")
     assert told.metric == "usable"
     assert "3 of 8 GPUs" in told.summary
-    assert "zero_mismatch: GPUs 3 of n1" in told.summary
+    assert "zero_mismatch: 3 GPUs of n1" in told.summary
+    assert [(gpu.host, gpu.index) for gpu in told.gpus] == [("n1", 0), ("n1", 1), ("n1", 2)]
     assert abs(told.onset_ms - (_T0 + _WELL * _ROUND_MS)) <= 2 * _ROUND_MS
     assert told.severity == "warning"
 
@@ -153,13 +154,16 @@ def test_an_exporter_that_repeats_itself_for_ever_is_a_telemetry_fault(play: Pla
 
     incidents = play(fault)
     assert _kinds(incidents) == [("telemetry_fault", "telemetry")]
-    assert "stale: GPUs 4 of n0, 4 of n1" in incidents[0].summary
+    assert "stale: 4 GPUs of n0, 4 GPUs of n1" in incidents[0].summary
 
 
 def test_gpus_that_fell_off_a_host_that_answers_are_a_loss_of_capacity(play: Play) -> None:
-    kinds = _kinds(play(lambda at, reading: None if reading.uuid == "GPU-13" else reading))
+    incidents = play(lambda at, reading: None if reading.uuid == "GPU-13" else reading)
+    kinds = _kinds(incidents)
     assert ("capacity_loss", "capacity") in kinds
     assert "telemetry" not in {family for _, family in kinds}
+    told = next(one for one in incidents if one.kind == "capacity_loss")
+    assert [(gpu.host, gpu.index) for gpu in told.gpus] == [("n1", 3)]
 
 
 def test_an_exporter_that_is_down_is_a_telemetry_fault_and_no_loss_of_capacity(
@@ -170,7 +174,8 @@ def test_an_exporter_that_is_down_is_a_telemetry_fault_and_no_loss_of_capacity(
     assert {kind for kind, _ in _kinds(incidents)} == {"telemetry_fault"}
     told = next(one for one in incidents if one.family == "telemetry")
     assert "4 of 8 GPUs" in told.summary
-    assert "unreachable: GPUs 4 of n1" in told.summary
+    assert "unreachable: 4 GPUs of n1" in told.summary
+    assert {gpu.host for gpu in told.gpus} == {"n1"}
 
 
 def test_exporters_that_are_all_down_are_one_telemetry_fault_that_ends_with_it(
@@ -191,6 +196,22 @@ def test_a_job_that_stands_still_is_a_hang_and_its_telemetry_is_well(play: Play)
         return replace(reading, values={**reading.values, **spins, **power})
 
     assert [kind for kind, _ in _kinds(play(fault))] == ["hang"]
+
+
+def test_each_fault_of_a_job_names_its_own_hosts_and_reasons(play: Play) -> None:
+    def fault(at: int, reading: Reading) -> Reading | None:
+        if reading.host == "n0" and at < _WELL + 40:
+            return replace(reading, values={**reading.values, **_DEAD})
+        return None if reading.host == "n1" and at >= _WELL + 60 else reading
+
+    found = [one for one in play(fault) if one.family == "telemetry"]
+    first, second = sorted(found, key=lambda one: one.onset_ms)
+    assert "zero_mismatch: 4 GPUs of n0" in first.summary
+    assert "unreachable: 4 GPUs of n1" in second.summary
+    assert ({gpu.host for gpu in first.gpus}, {gpu.host for gpu in second.gpus}) == (
+        {"n0"},
+        {"n1"},
+    )
 
 
 def test_a_moment_without_counters_is_nothing(play: Play) -> None:
