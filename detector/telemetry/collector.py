@@ -253,8 +253,10 @@ class Collector:
             if abs(off) > _CLOCK_OFF_MS:
                 # In tens of seconds: the same trouble has the same words in the next round.
                 way = "ahead of" if off > 0 else "behind"
-                told = f"its clock is about {abs(off) / 1e4:.0f}0 s {way} the one here"
-                self._clocks_off[scrape.target] = f"{scrape.target}: {told}; run NTP there"
+                told = f"about {abs(off) / 1e4:.0f}0 s {way} the one here"
+                self._clocks_off[scrape.target] = (
+                    f"clock of {scrape.target}: {told}; run NTP there"
+                )
 
     def _scraped(self, now_ms: int) -> tuple[list[Scrape], list[Scrape], list[str]]:
         """Return what sources gave, what is missing in it, and which gave nothing, and why."""

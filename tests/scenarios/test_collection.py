@@ -142,7 +142,7 @@ def test_a_target_that_goes_down_is_told_once_and_once_when_it_is_back(
             _collect(service)
             clock.now_ms += 10_000
     told = [entry["event"] for entry in logged if entry["event"].startswith("source_")]
-    clocks = [entry for entry in logged if "its clock" in str(entry.get("reason", ""))]
+    clocks = [entry for entry in logged if "clock of" in str(entry.get("reason", ""))]
     assert told.count("source_trouble") == 1 + len(clocks)
     assert told.count("source_recovered") == 1
 
