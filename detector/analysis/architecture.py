@@ -72,6 +72,7 @@ def model_of(config: Mapping[str, Any]) -> Model:
         hidden=hidden,
         vocab=vocab,
         blocks=blocks,
+        layers=len(pattern) or keys.size("num_hidden_layers"),
         further=further,
         further_blocks=(*last, Projection(width=2 * hidden)) if further else (),
         notes=tuple(dict.fromkeys(keys.notes)),

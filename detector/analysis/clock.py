@@ -16,6 +16,9 @@ from detector.metric import METRICS
 _MIN_HERTZ = METRICS["clock"].low * 1e6
 _MAX_HERTZ = METRICS["clock"].high * 1e6
 
+# What people write is held to that: "1.71 MHz" is most likely one of GHz.
+_MIN_WRITTEN_HERTZ = 100e6
+
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 _UNITS = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
 
@@ -65,7 +68,11 @@ class Clock:
         if unit.lower() not in _UNITS:
             msg = f"{text!r} has the unknown unit {unit!r}; write '{number} MHz' (or GHz, Hz)"
             raise ValueError(msg)
-        return cls(in_hertz=float(number) * _UNITS[unit.lower()])
+        clock = cls(in_hertz=float(number) * _UNITS[unit.lower()])
+        if clock.in_hertz < _MIN_WRITTEN_HERTZ:
+            msg = f"{text!r} is below what any SM runs at, 100 MHz; is the unit another one?"
+            raise ValueError(msg)
+        return clock
 
     @property
     def in_mhz(self) -> float:

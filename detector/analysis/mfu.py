@@ -110,6 +110,8 @@ class Model:
 
     Attributes
     ----------
+    layers
+        Layers as people count them; 0 where each block is one.
     further, further_blocks
         Layers that predict the tokens after the next (multi-token prediction), and what each is
         made of, beside the logits once more.
@@ -120,6 +122,7 @@ class Model:
     hidden: int
     vocab: int
     blocks: tuple[tuple[int, Block], ...]
+    layers: int = 0
     further: int = 0
     further_blocks: tuple[Block, ...] = ()
     notes: tuple[str, ...] = ()
@@ -215,18 +218,25 @@ def training(forward_parts: Mapping[str, float]) -> float:
     return PASSES * sum(forward_parts.values())
 
 
-def executed(forward_parts: Mapping[str, float], recompute: Recompute) -> float:
-    """Return FLOPs per token that the hardware executes: what HFU, and OFU, count.
+def recomputed(forward_parts: Mapping[str, float], recompute: Recompute) -> float:
+    """Return FLOPs per token that the backward pass computes again.
 
     ``full`` runs every layer's forward pass once more, the logits excepted; ``selective`` only
-    the attention scores (arXiv 2205.05198).
+    the attention scores, once. (arXiv 2205.05198 counts the scores of ``selective`` three times
+    more, which is more than is executed.)
     """
-    again = 0.0
-    if recompute == "full":
-        again = sum(flop for part, flop in forward_parts.items() if part != "logits")
-    elif recompute == "selective":
-        again = forward_parts.get("attention_scores", 0.0)
-    return training(forward_parts) + again
+    match recompute:
+        case "full":
+            return sum(flop for part, flop in forward_parts.items() if part != "logits")
+        case "selective":
+            return forward_parts.get("attention_scores", 0.0)
+        case _:
+            return 0.0
+
+
+def executed(forward_parts: Mapping[str, float], recompute: Recompute) -> float:
+    """Return FLOPs per token that the hardware executes: what HFU, and OFU, count."""
+    return training(forward_parts) + recomputed(forward_parts, recompute)
 
 
 def by_parameters(

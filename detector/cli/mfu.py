@@ -1,76 +1,26 @@
 """``ofuwatch mfu``: MFU from a model's own FLOPs, and what is wrong with a reported one."""
 
 import stat
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 import msgspec
 
-from detector.analysis import mfu, mistakes, ofu
+from detector.analysis import mfu, ofu
+from detector.analysis.account import Work, compared
 from detector.analysis.architecture import model_of
 from detector.analysis.mfu import Model, Recompute
-from detector.analysis.mistakes import Explanation
 from detector.analysis.modelkeys import unread
-from detector.analysis.ofu import Absent, GpuModel, GpuTable
+from detector.analysis.ofu import Absent, GpuTable
+from detector.analysis.peaks import mistaken
 from detector.cli import fail
 from detector.cli.gpus import gpu_named, gpu_table, precision_of
+from detector.cli.mfu_text import lines, record
 
-# Points of 0.01 by which OFU and MFU may differ for reasons that are no mistake: the padding of
-# tiles above, the clock's sampling below (analysis/ofu.py has the source).
-_DOUBT_POINTS = ofu.RAW_ABOVE_MFU_POINTS[1]
+# Frameworks that count too many FLOPs report more than 1; what is above this is percent.
+_MOST_REPORTED = 3.0
 _LARGEST = 16_000_000  # bytes of a config.json; real ones have some kilobytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What one token costs, and the peak that it is held against."""
-
-    model: Model | None
-    seq: int
-    causal: bool
-    recompute: Recompute
-    parts: dict[str, float]
-    peak_tflops: float | None
-    clock_ratio: float | None
-
-    @property
-    def model_flop(self) -> float | None:
-        """Model FLOPs of a token, None without a model."""
-        return mfu.training(self.parts) if self.parts else None
-
-    @property
-    def executed_flop(self) -> float | None:
-        """FLOPs that a token makes the hardware execute, None without a model."""
-        return mfu.executed(self.parts, self.recompute) if self.parts else None
-
-    def share(self, flop: float | None, tokens_per_s: float | None) -> float | None:
-        """Return utilisation at a throughput, None when something is missing."""
-        if flop is None or tokens_per_s is None or self.peak_tflops is None:
-            return None
-        return mfu.utilisation(flop, tokens_per_s=tokens_per_s, peak_tflops=self.peak_tflops)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compared:
-    """A reported MFU beside what the hardware says.
-
-    ``true`` is the MFU that was computed from throughput where there is one, else the one that
-    OFU implies; ``by`` says which.
-    """
-
-    reported: float
-    true: float
-    by: str
-    tolerance: float
-    explanations: tuple[Explanation, ...]
-
-    @property
-    def ratio(self) -> float:
-        """Reported over true."""
-        return self.reported / self.true
 
 
 @click.command(name="mfu")
@@ -133,7 +83,8 @@ def command(
     FLOPs are those of full training: with frozen weights (LoRA) a job does up to a third less.
     """
     _above_zero(tokens_per_s=tokens_per_s, peak=peak, gpus=gpus, seq=seq)
-    _ratios(reported=reported, ofu=measured)
+    _ratio("reported", reported, most=_MOST_REPORTED)
+    _ratio("ofu", measured, most=1.0)
     model = _model(file, settings)
     if model is not None and seq is None:
         fail("--seq is missing: attention costs FLOPs by the length of the sequence")
@@ -144,16 +95,22 @@ def command(
         seq=seq or 0,
         causal=not all_scores,
         recompute=recompute,
-        chip=_chip(gpu_table(table), gpu),
+        table=gpu_table(table),
+        gpu=gpu,
         precision=precision,
         peak=peak,
     )
     rate = None if tokens_per_s is None else tokens_per_s / gpus
-    compared = None if reported is None else _compared(work, reported, measured, rate)
+    held = None
+    if reported is not None:
+        held = compared(work, reported, measured=measured, rate=rate)
+        if held is None:
+            fail("--reported needs --ofu, or --tokens-per-s and a peak, to be held against")
     if as_json:
-        click.echo(_json(_record(work, rate, measured, compared)))
+        found = record(work, rate, measured, held)
+        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:
-        click.echo("\n".join(_lines(work, rate, measured, compared)))
+        click.echo("\n".join(lines(work, rate, measured, held)))
 
 
 def _above_zero(**given: float | None) -> None:
@@ -162,10 +119,9 @@ def _above_zero(**given: float | None) -> None:
             fail(f"--{name.replace('_', '-')} must be above 0, not {value:g}")
 
 
-def _ratios(**given: float | None) -> None:
-    for name, value in given.items():
-        if value is not None and not 0 < value <= 3:
-            fail(f"--{name} {value:g} is outside 0..1; give a ratio, not percent")
+def _ratio(name: str, value: float | None, *, most: float) -> None:
+    if value is not None and not 0 < value <= most:
+        fail(f"--{name} {value:g} is outside 0..1; give a ratio, not percent")
 
 
 def _model(file: Path | None, settings: tuple[str, ...]) -> Model | None:
@@ -207,25 +163,23 @@ def _config(file: Path) -> dict[str, Any]:
         fail(f"{file} is no JSON object: {error}")
 
 
-def _chip(table: GpuTable, name: str | None) -> GpuModel | None:
-    return None if name is None else gpu_named(table, name)
-
-
 def _work(
     model: Model | None,
     *,
     seq: int,
     causal: bool,
     recompute: Recompute,
-    chip: GpuModel | None,
+    table: GpuTable,
+    gpu: str | None,
     precision: str | None,
     peak: float | None,
-) -> _Work:
+) -> Work:
+    kind = None if precision is None else precision_of(precision)
+    chip = None if gpu is None else gpu_named(table, gpu)
     ratio = None
     if chip is not None:
-        if precision is None:
+        if kind is None:
             fail(f"--precision is missing: {chip.name} has a peak for each")
-        kind = precision_of(precision)
         found = ofu.clock_ratio(chip, kind)
         ratio = None if isinstance(found, Absent) else found.value
         rates = chip.precision.get(kind)
@@ -233,130 +187,13 @@ def _work(
         if peak is None and stated is None:
             fail(f"no source gives the {kind} peak of {chip.name}; give --peak")
         peak = peak if peak is not None or stated is None else stated.value
-    parts = {} if model is None else mfu.forward(model, seq=seq, causal=causal)
-    return _Work(
+    return Work(
         model=model,
         seq=seq,
         causal=causal,
         recompute=recompute,
-        parts=parts,
+        parts={} if model is None else mfu.forward(model, seq=seq, causal=causal),
         peak_tflops=peak,
         clock_ratio=ratio,
+        peaks=mistaken(table, chip, kind, peak_tflops=peak, clock_ratio=ratio),
     )
-
-
-def _compared(
-    work: _Work, reported: float, measured: float | None, rate: float | None
-) -> _Compared:
-    computed = work.share(work.model_flop, rate)
-    if computed is not None:
-        # Exact but for rounding: tokens per second and the peak are both known.
-        true, by, tolerance = computed, "throughput", 0.02
-    elif measured is not None:
-        again = 1.0
-        if work.model_flop and work.executed_flop:
-            again = work.executed_flop / work.model_flop
-        true = measured * (work.clock_ratio or 1.0) / again
-        by, tolerance = "OFU", min(0.25, _DOUBT_POINTS / 100 / measured)
-    else:
-        fail("--reported needs --ofu, or --tokens-per-s and a peak, to be held against")
-    known = mistakes.mistakes(
-        work.model,
-        seq=work.seq,
-        causal=work.causal,
-        recompute=work.recompute,
-        clock_ratio=work.clock_ratio,
-    )
-    found = mistakes.explanations(reported / true, known, tolerance=tolerance)
-    return _Compared(
-        reported=reported, true=true, by=by, tolerance=tolerance, explanations=found
-    )
-
-
-def _lines(
-    work: _Work, rate: float | None, measured: float | None, compared: _Compared | None
-) -> Iterable[str]:
-    if work.model_flop is not None and work.executed_flop is not None:
-        yield f"model FLOPs     {work.model_flop:.4g} a token, 3 forward passes, of which"
-        total = sum(work.parts.values())
-        for part, flop in sorted(work.parts.items(), key=lambda item: -item[1]):
-            yield f"  {part.replace('_', ' '):<22}{flop / total:7.1%}"
-        scores = "half of the scores (causal)" if work.causal else "all scores"
-        yield f"  attention counts {scores} of {work.seq} tokens"
-        for note in work.model.notes if work.model else ():
-            yield f"  note: {note}"
-        if work.recompute != "none":
-            again = work.executed_flop / work.model_flop
-            yield f"executed FLOPs  {again:.4f} times that: {work.recompute} recomputation"
-    yield from _shares(work, rate)
-    if measured is not None:
-        yield f"OFU             {measured:.4f}"
-        if work.clock_ratio is not None:
-            times = f"x f_max / f_tensor {work.clock_ratio:.4f}"
-            yield f"  against the data sheet {measured * work.clock_ratio:.4f}, {times}"
-    if compared is not None:
-        yield from _verdict(compared)
-
-
-def _shares(work: _Work, rate: float | None) -> Iterable[str]:
-    shown = {"MFU": work.model_flop}
-    if work.recompute != "none":
-        shown["HFU"] = work.executed_flop
-    for name, flop in shown.items():
-        share = work.share(flop, rate)
-        if share is not None and rate is not None:
-            throughput = f"{rate:.6g} tokens/s a GPU, peak {work.peak_tflops:g} TFLOP/s"
-            yield f"{name}             {share:.4f}  at {throughput}"
-
-
-def _verdict(compared: _Compared) -> Iterable[str]:
-    yield (
-        f"reported MFU    {compared.reported:.4f}  is {compared.ratio:.3f} times the "
-        f"{compared.true:.4f} that {compared.by} implies (doubt {compared.tolerance:.0%})"
-    )
-    if abs(compared.ratio - 1) <= compared.tolerance:
-        yield "They agree within the doubt: nothing to explain."
-    elif not compared.explanations:
-        yield "No single mistake, nor two, of those known gives that ratio."
-    else:
-        yield "What would explain it, the likeliest first:"
-        for one in compared.explanations[:5]:
-            says = ", and ".join(mistake.says for mistake in one.mistakes)
-            yield f"  x {one.factor:.3f}  {says}"
-
-
-def _record(
-    work: _Work, rate: float | None, measured: float | None, compared: _Compared | None
-) -> dict[str, Any]:
-    return {
-        "model_flop_per_token": work.model_flop,
-        "executed_flop_per_token": work.executed_flop,
-        "forward_flop_per_token": work.parts,
-        "notes": work.model.notes if work.model else (),
-        "peak_tflops": work.peak_tflops,
-        "clock_ratio": work.clock_ratio,
-        "mfu": work.share(work.model_flop, rate),
-        "hfu": work.share(work.executed_flop, rate),
-        "ofu": measured,
-        "reported": compared
-        and {
-            "mfu": compared.reported,
-            "true": compared.true,
-            "true_by": compared.by,
-            "ratio": compared.ratio,
-            "tolerance": compared.tolerance,
-            "explanations": [
-                {
-                    "mistakes": [mistake.name for mistake in one.mistakes],
-                    "says": [mistake.says for mistake in one.mistakes],
-                    "factor": one.factor,
-                    "left": one.off,
-                }
-                for one in compared.explanations
-            ],
-        },
-    }
-
-
-def _json(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value)).decode()

@@ -14,6 +14,7 @@ from detector.analysis import mfu
 from detector.analysis.architecture import model_of
 from detector.analysis.mfu import Attention, Experts, Mlp, Model
 from tests.analysis.decoders import HYBRID, dense
+from tests.analysis.test_architecture_of_models import DEEPSEEK
 
 DATA = Path(__file__).parents[1] / "data" / "mfu"
 
@@ -84,6 +85,23 @@ def test_the_megatron_formula_of_dense_models_comes_out_of_the_blocks() -> None:
         assert share == pytest.approx(float(row["mfu_published_pct"]), abs=0.2)
 
 
+def test_published_selective_recomputation_counts_the_scores_thrice_and_ours_once() -> None:
+    for row in rows("single_cases.csv"):
+        if not row["formula"].startswith("72 B L s h^2"):
+            continue
+        layers, h, vocab = (int(row[key]) for key in ("layers", "hidden", "vocab"))
+        model = dense(layers=layers, hidden=h, vocab=vocab, ffn=4 * h)
+        parts = mfu.forward(model, seq=int(row["seq_len"]), causal=False)
+        rate = float(row["tokens_per_s_total"]) / int(row["chips"])
+        once = mfu.executed(parts, "selective")
+        thrice = once + 2 * parts["attention_scores"]
+        published = float(row["hfu_published_pct"]) / 100
+        peak = float(row["peak_tflops"])
+        share = mfu.utilisation(thrice, tokens_per_s=rate, peak_tflops=peak)
+        assert share == pytest.approx(published, abs=0.002)
+        assert once < thrice
+
+
 def test_palms_formula_by_parameters_is_recomputed() -> None:
     (row,) = (row for row in rows("single_cases.csv") if row["formula"].startswith("(6 N"))
     flop = mfu.by_parameters(
@@ -136,6 +154,26 @@ def test_latent_attention_costs_its_low_ranks() -> None:
     parts = mfu.forward(model, seq=4096)
     active = (sum(parts.values()) - parts["attention_scores"]) / 2
     assert active == pytest.approx(36.6e9, rel=0.01)  # 37 billion with the embedding table
+
+
+def test_deepseeks_own_figures_come_out_without_multi_token_prediction() -> None:
+    """Table 4 of arXiv 2505.09343: 272.80e9 tokens a day on 2,048 GPUs."""
+    model = model_of({**DEEPSEEK, "num_nextn_predict_layers": 0})
+    rate = 272.80e9 / 86400 / 2048
+    for causal, tflops in ((True, 385), (False, 432)):
+        flop = mfu.training(mfu.forward(model, seq=4096, causal=causal))
+        assert flop * rate / 1e12 == pytest.approx(tflops, rel=0.005)
+
+
+def test_chunks_bound_the_scores_and_a_window_does_not_reach_across_them() -> None:
+    def seen(chunk: int, seq: int) -> float:
+        block = Attention(heads=1, kv_heads=1, head_dim=1, v_dim=1, chunk=chunk)
+        model = Model(hidden=1, vocab=1, blocks=((1, block),))
+        return mfu.forward(model, seq=seq)["attention_scores"] / 4
+
+    assert seen(100, 100) == seen(0, 100) == 50
+    assert seen(100, 400) == 50
+    assert seen(100, 150) == (100 * 50 + 50 * 25) / 150
 
 
 def test_a_window_bounds_the_scores_and_a_long_one_changes_nothing() -> None:

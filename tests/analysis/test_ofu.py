@@ -82,6 +82,12 @@ def test_hertz_as_megahertz_the_reverse_and_blanks_are_no_clocks(wrong: Any) -> 
         wrong()
 
 
+def test_a_clock_that_no_sm_idles_at_is_most_likely_in_another_unit() -> None:
+    with pytest.raises(ValueError, match="is the unit another one"):
+        Clock.parse("1.71 MHz")
+    assert Clock.parse("120 MHz").in_mhz == 120
+
+
 @given(mhz)
 def test_a_clock_reads_back_what_it_writes(value: float) -> None:
     clock = Clock.mhz(round(value))

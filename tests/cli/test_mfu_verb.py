@@ -74,6 +74,26 @@ def test_a_reported_mfu_that_ofu_contradicts_is_explained(tmp_path: Path) -> Non
     assert "routed experts counted at the hidden size, not at their latent one" in likeliest
 
 
+def test_work_that_the_tensor_pipe_did_not_do_is_no_agreement(llama: str) -> None:
+    arguments = (
+        "--model", llama, "--seq", "8192", "--gpu", "H100-SXM", "--precision", "bf16",
+        "--tokens-per-s", "392", "--reported", "1.0", "--ofu", "0.5",
+    )  # fmt: skip
+    said = run(*arguments).stdout
+    assert "They agree within the doubt." in said
+    assert "This cannot be right: MFU 1.0000 is above OFU, 0.5410 of the same peak" in said
+    found = record(*arguments)
+    assert found["contradictions"]
+
+
+def test_ties_are_marked_and_what_is_not_known_is_possible(llama: str) -> None:
+    said = run("--model", llama, "--seq", "8192", "--ofu", "0.4", "--reported", "0.2").stdout
+    listed = said.partition("likeliest first:\n")[2].splitlines()
+    assert len(listed) == 5
+    assert all(line.endswith("(tied)") for line in listed[:4])
+    assert listed[4] == "Causes that are not known here are possible."
+
+
 def test_agreement_is_said() -> None:
     result = run("--reported", "0.41", "--ofu", "0.42")
     assert "They agree within the doubt" in result.stdout
@@ -85,6 +105,7 @@ def test_agreement_is_said() -> None:
         ((), "give --model config.json"),
         (("--reported", "54"), "give a ratio, not percent"),
         (("--reported", "0.5"), "--reported needs --ofu"),
+        (("--reported", "0.5", "--ofu", "2.9"), "--ofu 2.9 is outside 0..1"),
         (("--set", "hidden_size"), "no KEY=VALUE"),
         (("--set", "hidden_size=8"), "vocab_size is missing"),
         (("--set", "num_hidden_layer=3"), "did you mean num_hidden_layers?"),
