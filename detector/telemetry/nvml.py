@@ -52,7 +52,8 @@ def build(settings: NvmlSettings) -> NodeSource:
         settings={"host": settings.host or socket.gethostname()},
         target="localhost",
         deadline_s=settings.deadline / 1000,
-        hint="if it lasts, dmesg | grep Xid for a GPU that has fallen off its bus, and reboot",
+        hint="if it lasts, nvidia-smi -pm 1 (a driver that sleeps takes seconds to wake), or "
+        "dmesg | grep Xid for a GPU that has fallen off its bus",
         settle_s=1.0,  # a glance or two, and far more than the 100 ms between two samples
     )
 
