@@ -27,6 +27,12 @@ _A_WRITE = 2_000
 # longer costs its jobs their past, not their present.
 _LONGEST_MS = 120_000
 
+_EVER = 0  # since when a job is missing that has no history
+
+# Before a server that does not answer is asked again. Chosen: longer than it is left alone for
+# where it says nothing (10 s), and both within what jobs are held back.
+_RETRIES_S = (15.0, 45.0)
+
 # Jobs that were gone for so long are looked up anew. Chosen: as quality forgets GPUs.
 _FORGET_MS = 3_600_000
 
@@ -89,6 +95,8 @@ class FirstSight:
         How far back a job is fetched that has no history.
     interval_ms
         Time between two rounds: a gap of no more than two is none.
+    retries_s
+        How long is waited before each other try, where a server does not answer.
     describe
         Says who jobs are, which goes before their first sample.
     """
@@ -101,7 +109,9 @@ class FirstSight:
         first_look_ms: int,
         interval_ms: int,
         describe: Callable[[Iterable[str]], Sequence[Job]],
+        retries_s: Sequence[float] = _RETRIES_S,
     ) -> None:
+        self._retries_s = retries_s
         self._pasts, self._histories, self._describe = pasts, histories, describe
         self._first_look_ms, self._interval_ms = first_look_ms, interval_ms
         self._known: dict[str, int] = {}
@@ -187,28 +197,60 @@ class FirstSight:
         until_ms: int,
         stop: Event,
     ) -> None:
+        told: list[str] = []
         try:
             self._histories.introduce(described)
-            newest = self._histories.newest(sorted(readings))
-            spans = {
-                job: Interval(start_ms=newest.get(job, 0) + 1, end_ms=_until(own, until_ms))
-                for job, own in readings.items()
-            }
-            open_ms = until_ms - 2 * self._interval_ms
-            todo = {job for job, span in spans.items() if span.start_ms < open_ms}
-            # Gaps first: they are short, and need not be asked for as far back as new jobs.
-            groups = todo & newest.keys(), todo - newest.keys()
-            for past, some in product(self._pasts, groups):
-                todo -= self._fetch_from(
-                    partial(past, whose=whose),
-                    readings,
-                    spans=spans,
-                    todo=some & todo,
-                    until_ms=until_ms,
-                    stop=stop,
-                )
+            for wait_s in (0.0, *self._retries_s):
+                if stop.wait(wait_s):
+                    break
+                told = []
+                if self._fetch_once(readings, whose, until_ms, stop=stop, told=told):
+                    break
         except OSError as error:
-            self._troubles.append(f"the past of new jobs cannot be written: {error}")
+            told.append(f"the past of new jobs cannot be written: {error}")
+        self._troubles += told
+
+    def _fetch_once(
+        self,
+        readings: Mapping[str, Mapping[str, Reading]],
+        whose: Whose,
+        until_ms: int,
+        *,
+        stop: Event,
+        told: list[str],
+    ) -> bool:
+        """Write what is missing; return whether another try could bring no more."""
+        spans = self._missing(readings, until_ms)
+        todo = set(spans)
+        new = {job for job in todo if spans[job].start_ms == _EVER}
+        # Gaps first: they are short, and need not be asked for as far back as new jobs.
+        groups = todo - new, new
+        for past, some in product(self._pasts, groups):
+            todo -= self._fetch_from(
+                partial(past, whose=whose),
+                readings,
+                spans=spans,
+                todo=some & todo,
+                until_ms=until_ms,
+                stop=stop,
+                told=told,
+            )
+        return not told or not self._missing(readings, until_ms)
+
+    def _missing(
+        self, readings: Mapping[str, Mapping[str, Reading]], until_ms: int
+    ) -> dict[str, Interval]:
+        """Return what of the past of each job is not in its history; of none where all is."""
+        newest = self._histories.newest(sorted(readings))
+        spans = {
+            job: Interval(
+                start_ms=newest[job] + 1 if job in newest else _EVER,
+                end_ms=_until(own, until_ms),
+            )
+            for job, own in readings.items()
+        }
+        open_ms = until_ms - 2 * self._interval_ms
+        return {job: span for job, span in spans.items() if span.start_ms < open_ms}
 
     def _fetch_from(
         self,
@@ -219,6 +261,7 @@ class FirstSight:
         todo: set[str],
         until_ms: int,
         stop: Event,
+        told: list[str],
     ) -> set[str]:
         """Write what one server has; return of which jobs it had anything."""
         found: set[str] = set()
@@ -238,7 +281,7 @@ class FirstSight:
                     self._histories.fill(batch)
                     batch = []
         except SourceError as error:
-            self._troubles.append(f"the past of new jobs cannot be read: {error}")
+            told.append(f"the past of new jobs cannot be read: {error}")
         if not stop.is_set():
             self._histories.fill(batch)
         return found

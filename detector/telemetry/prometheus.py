@@ -329,8 +329,8 @@ class Prometheus:
     def _nothing(self, warnings: Sequence[str]) -> str:
         told = f" ({'; '.join(warnings)})" if warnings else ""
         return (
-            f"no counter of a GPU in the last {self.settings.window}: does it scrape "
-            f"dcgm-exporter, and does select {self.settings.select} fit?{told}"
+            f"no counter of a GPU in the last {self.settings.window}: are the targets of "
+            f"dcgm-exporter up there, and does select {self.settings.select} fit?{told}"
         )
 
     def close(self) -> None:

@@ -52,12 +52,13 @@ class _Store:
 class _Server:
     """A server that has every job's past; it answers when it is let.
 
-    Where there is an error it hands out the ``first`` parts before it.
+    Where there is an error it hands out the ``first`` parts before it, ``times`` times.
     """
 
     go: threading.Event = field(default_factory=threading.Event)
     error: str = ""
     first: int = 0
+    times: int = 1_000
     asked: list[tuple[int, int]] = field(default_factory=list)
 
     def __call__(
@@ -70,10 +71,11 @@ class _Server:
             for reading in found
             for time_ms in times_ms
         )
-        if self.error:
+        failing = self.error and len(self.asked) <= self.times
+        if failing:
             yield from islice(parts, self.first)
         self.go.wait(30)
-        if self.error:
+        if failing:
             raise SourceError(self.error)
         yield from parts
 
@@ -98,10 +100,10 @@ def _round(n: int, *jobs: str, age_ms: int | None = None) -> Round:
     return Round(time_ms=time_ms, judged=judged, parts=parts)
 
 
-def _first_sight(store: _Store, *servers: _Server) -> FirstSight:
+def _first_sight(store: _Store, *servers: _Server, retries: int = 0) -> FirstSight:
     return FirstSight(
         servers, store, first_look_ms=_LOOK, interval_ms=_EVERY,
-        describe=lambda jobs: [Job(id=job) for job in jobs],
+        describe=lambda jobs: [Job(id=job) for job in jobs], retries_s=[0.0] * retries,
     )  # fmt: skip
 
 
@@ -202,6 +204,21 @@ def test_a_server_that_hangs_holds_a_job_up_for_two_minutes_and_no_longer() -> N
     assert store.times["7"] == [found.time_ms for found in rounds]
     assert "took longer" in sight.troubles()[0]
     server.go.set()
+
+
+def test_a_server_that_breaks_off_is_asked_again_for_what_is_missing() -> None:
+    store, server = _Store(), _Server(error="HTTP 503", first=20, times=1)
+    server.go.set()
+    sight = _first_sight(store, server, retries=1)
+    sight.admit(_round(0, "7"))
+    sight.join(10)
+    store.write(sight.admit(_round(1, "7")))
+    assert store.times["7"] == list(range(_T0 - _LOOK, _T0 + 2 * _EVERY, _EVERY))
+    assert [start_ms for start_ms, _ in server.asked] == [
+        _T0 - _LOOK,
+        _T0 - _LOOK + 19 * _EVERY + 1,
+    ]
+    assert not sight.troubles()
 
 
 def test_without_a_server_nothing_is_held_back() -> None:
