@@ -28,9 +28,12 @@ class Dropped:
     ----------
     line
         Its line in the source's text, from 1; None where a source has no lines.
+    gpu
+        Whose it is, as messages call the GPU or instance; "" where its line says it, or where
+        it is nobody's alone.
     metric
-        The counter's name as the source gave it; "" where even that was unreadable; ``gpu``
-        where it is all of a GPU.
+        The counter's name as the source gave it; "" where even that was unreadable. ``gpu``
+        where it is all of a GPU that cannot be read, ``mig`` where MIG leaves nothing of it.
     raw
         The value as it came, at most 60 characters.
     reason
@@ -38,6 +41,7 @@ class Dropped:
     """
 
     line: int | None = None
+    gpu: str = ""
     metric: str
     raw: str
     reason: str
@@ -153,5 +157,5 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost(self) -> tuple[Dropped, ...]:
-        """Whole GPUs that could not be read."""
+        """The GPUs that cannot be read, and why: there is no reading of these."""
         return tuple(one for one in self.dropped if one.metric == "gpu")

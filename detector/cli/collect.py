@@ -140,16 +140,21 @@ def _table(found: "Round") -> Iterable[str]:
             at += top if one.max_clock_source else ""
             tensor = _shown(reading.values.get("tensor_active"))
             yield f"  {place:<24} {ofu}  tensor {tensor}  clock {at}{instance}{why}"
-    dropped = sum(len(scrape.dropped) for scrape in found.scrapes)
-    if dropped:
-        yield f"{dropped} values were left out:"
-        for scrape in found.scrapes:
-            for left in scrape.dropped[:20]:
+    # Of a GPU that is lost no value was left out: it is among the troubles.
+    left_out = [
+        (scrape.target, [one for one in scrape.dropped if one not in scrape.lost])
+        for scrape in found.scrapes
+    ]
+    if count := sum(len(dropped) for _, dropped in left_out):
+        yield f"{count} values were left out:"
+        for target, dropped in left_out:
+            for left in dropped[:20]:
                 where = f"line {left.line}: " if left.line else ""
+                whose = f"{left.gpu}: " if left.gpu else ""
                 what = f"{left.metric} {left.raw[:30]!a}: {left.reason}"
-                yield f"  {scrape.target}: {where}{what}"
-            if len(scrape.dropped) > 20:
-                yield f"  {scrape.target}: and {len(scrape.dropped) - 20} more"
+                yield f"  {target}: {where}{whose}{what}"
+            if len(dropped) > 20:
+                yield f"  {target}: and {len(dropped) - 20} more"
 
 
 def _footer(found: "Round") -> Iterable[str]:

@@ -24,11 +24,12 @@ _FEW_HOSTS = 10
 
 @dataclass(slots=True)
 class _Host:
-    """What was heard last of a host, and of its jobs elsewhere since it fell silent."""
+    """What was heard last of a host, and since it fell silent: why, and its jobs elsewhere."""
 
     source: int
     heard_ms: int
     readings: tuple[Reading, ...]
+    why: str = ""
     elsewhere: set[str] = field(default_factory=set)
 
 
@@ -69,6 +70,11 @@ class Absent:
             and (failure or key[0] in asked)
             and now_ms - host.heard_ms <= _FORGET_MS
         }
+        telling = {target for target, _ in heard}
+        for (target, name), host in silent.items():
+            # A worker that was started again has no reading at first: what was wrong, stands.
+            before = "" if target in telling else host.why
+            host.why = failure or asked[target] or before or f"nothing of host {name} any more"
         self._hosts = {**others, **silent, **heard}
         if len(silent) > max(_FEW_HOSTS, len(heard)):
             return ()
@@ -77,9 +83,9 @@ class Absent:
                 target=target,
                 asked_ms=now_ms,
                 readings=_again(host.readings, now_ms),
-                error=failure or asked[target] or f"nothing of host {name} any more",
+                error=host.why,
             )
-            for (target, name), host in silent.items()
+            for (target, _), host in silent.items()
         )
 
     def kept(self, scrapes: Iterable[Scrape], alive: set[str]) -> tuple[Scrape, ...]:

@@ -62,7 +62,7 @@ class Round:
     silent
         Sources and schedulers that gave nothing, one line each.
     troubles
-        What is wrong now, one line each: sources, targets, schedulers, clocks.
+        What is wrong now, one line each: sources, targets, lost GPUs, schedulers, clocks.
     whose
         What told whose the readings are.
     """
@@ -306,7 +306,7 @@ def _troubles(scrape: Scrape) -> Iterator[str]:
         whys = [f": {why.reason}" for why in scrape.refusals] or [""]
         yield from (f"{scrape.failing}{why}" for why in whys)
     for lost in scrape.lost:
-        yield lost.reason
+        yield f"{lost.gpu}: {lost.reason}"
 
 
 def _measured(jobs: Iterable[Job], judged: Iterable[Judged]) -> tuple[Job, ...]:

@@ -56,6 +56,8 @@ _TODO = {
     -57: "the driver does not answer the host engine; dmesg | grep -e Xid -e NVRM",
     -67: "GPUs are detached from the host engine; systemctl restart nvidia-dcgm",
 }
+# Of a GPU that the engine lists, takes watches of, and gives no sample of.
+SILENT = "the host engine delivers nothing of it; dmesg | grep Xid on the node, then reboot it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ number only: names changed with 4.6, and the old ones warn.
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detector.metric import COUNTERS
@@ -22,6 +22,7 @@ from detector.telemetry.dcgm_bindings import (
     NO_COUNTERS,
     NO_PROFILING,
     PAUSED,
+    SILENT,
     Bindings,
     code_of,
     explain,
@@ -85,6 +86,7 @@ class Engine:
         self._entities: tuple[Entity, ...] = ()
         self._tracks: dict[tuple[int, int], Track] = {}
         self._watches: list[_Watch] = []
+        self._profiled: set[tuple[int, int]] = set()  # of which the tensor counter is watched
         self._listed_ms = self._watched_ms = 0
         self._failing = ""
         self._lacking: list[Dropped] = []  # why profiling fails, and GPUs that are lost
@@ -138,7 +140,7 @@ class Engine:
             for each in PROFILING:  # where they are not sampled again, old ones would stand
                 track.fields.pop(each, None)
         self._watched_ms = now_ms
-        self._failing, self._lacking = "", []
+        self._failing, self._lacking, self._profiled = "", [], set()
         for which, why in lost.items():
             self._lose(which, why)
         self._watch()
@@ -193,7 +195,7 @@ class Engine:
         """Go on without profiling, or without lost GPUs, and say so; else raise the error."""
         code = code_of(error)
         if code in GONE and len(members) == 1:
-            self._lose(members[0].uuid, explain(error))
+            self._lose(members[0].called, explain(error))
             return
         word = {CONTENTION: "contention", PAUSED: "paused"}.get(code or 0, "no_profiling")
         if code not in (CONTENTION, PAUSED, MULTI_PASS, *NO_PROFILING):
@@ -207,7 +209,7 @@ class Engine:
             self._lacking.append(told)
 
     def _lose(self, which: str, why: str) -> None:
-        told = Dropped(metric="gpu", raw="", reason=f"{which}: {why}")
+        told = Dropped(gpu=which, metric="gpu", raw="", reason=why)
         if told not in self._lacking:
             self._lacking.append(told)
 
@@ -252,10 +254,13 @@ class Engine:
             if code_of(error) not in GONE:
                 raise
             if len(members) == 1:
-                self._lose(members[0].uuid, explain(error))
+                self._lose(members[0].called, explain(error))
                 return
             for one in members:
                 self._add([one], known, every_us=every_us)
+            return
+        if TENSOR in known:
+            self._profiled |= {one.key for one in members}
 
     def _is_known(self, field_id: int) -> bool:
         try:
@@ -287,16 +292,21 @@ class Engine:
     def _readings(self, now_ms: int) -> tuple[tuple[Reading, ...], tuple[Dropped, ...]]:
         divided = {one.gpu for one in self._entities if one.group == INSTANCE}
         fresh = 0 <= now_ms - self._watched_ms <= 3 * self._interval_ms
+        lost = {one.gpu for one in self._lacking}
         readings: list[Reading] = []
         dropped: list[Dropped] = []
         for one in self._entities:
             if one.group == GPU and one.gpu in divided:
                 continue
             track, clocks = self._tracks[one.key], self._tracks[GPU, one.gpu]
+            if fresh and one.key in self._profiled and track.begins:
+                continue  # nothing is wrong: the counter is a difference of two samples
             found = summary(track, clocks, interval_us=self._interval_ms * 1000, fresh=fresh)
             if found is None:
+                if not fresh and one.called not in lost:
+                    dropped.append(Dropped(gpu=one.called, metric="gpu", raw="", reason=SILENT))
                 continue
-            dropped += found.dropped
+            dropped += [replace(left, gpu=one.called) for left in found.dropped]
             readings.append(
                 Reading(
                     uuid=one.uuid, instance=one.instance, profile=one.profile, host=self._host,

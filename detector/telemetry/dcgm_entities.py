@@ -39,6 +39,11 @@ class Entity:
         """What DCGM knows it by."""
         return self.group, self.number
 
+    @property
+    def called(self) -> str:
+        """What messages call it."""
+        return f"{self.uuid}/{self.instance}" if self.instance else self.uuid
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:

@@ -6,7 +6,7 @@ the command that tells which. What takes two rounds is said to be unknown after 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +20,12 @@ Level = Literal["ok", "note", "trouble"]
 
 # Clocks that differ by more let hosts of a job fall into different slots of 10 s.
 _CLOCK_OFF_MS = 10_000
+
+# What may be left out of a GPU as a whole -> what that is.
+_WHOLE: Mapping[str, tuple[str, Level]] = {
+    "gpu": ("gpu_unreadable", "trouble"),
+    "mig": ("mig_without_instances", "note"),
+}
 
 _SHARED = "the same GPU again for another job"  # as exposition words it
 
@@ -280,13 +286,16 @@ def _failing(target: _Target) -> Iterator[Symptom]:
     if not word:
         return
     kind = word if word in FAILING else "failing"
-    whys = [one.reason for one in target.scrape.refusals] or [word if kind == "failing" else ""]
-    for reason, remedy in map(divided, whys):
+    whose: defaultdict[str, list[str]] = defaultdict(list)
+    for one in target.scrape.refusals:
+        whose[one.reason] += [one.gpu] if one.gpu else []
+    for why, gpus in whose.items() or ((word if kind == "failing" else "", []),):
+        reason, remedy = divided(why)
         yield Symptom(
             kind=kind,
             level="trouble",
             place=target.place,
-            reason=f"{kind.replace('_', ' ')}: {reason}".removesuffix(": "),
+            reason=f"{kind.replace('_', ' ')}: {reason}".removesuffix(": ") + _named(gpus),
             remedy=remedy or FAILING.get(word, "see the log of the host engine"),
         )
 
@@ -333,13 +342,16 @@ def _clock(target: _Target) -> Iterator[Symptom]:
 
 
 def _lost(target: _Target) -> Iterator[Symptom]:
-    for lost in target.scrape.lost:
-        reason, remedy = divided(lost.reason)
+    for one in target.scrape.dropped:
+        if one.metric not in _WHOLE:
+            continue
+        kind, level = _WHOLE[one.metric]
+        reason, remedy = divided(one.reason)
         yield Symptom(
-            kind="gpu_unreadable",
-            level="trouble",
+            kind=kind,
+            level=level,
             place=target.place,
-            reason=reason,
+            reason=f"{one.gpu}: {reason}",
             remedy=remedy or "dmesg | grep Xid on the node, then reboot it",
         )
 
@@ -349,13 +361,14 @@ def _dropped(target: _Target) -> Iterator[Symptom]:
     dropped = [
         one
         for one in target.scrape.dropped
-        if one not in (*target.scrape.refusals, *target.scrape.lost)
+        if one.metric not in _WHOLE
+        and one not in target.scrape.refusals
         and not one.reason.startswith(_SHARED)
     ]
     if not dropped:
         return
     first = dropped[0]
-    line = f"line {first.line}: " if first.line else ""
+    line = f"line {first.line}: " if first.line else f"{first.gpu}: " if first.gpu else ""
     reasons = Counter(one.reason for one in dropped)
     common, _ = reasons.most_common(1)[0]
     yield Symptom(
@@ -388,6 +401,13 @@ def _pace(target: _Target) -> Iterator[Symptom]:
             "than it is asked; repeats are not counted as evidence",
             remedy=remedies.pace(target.kind),
         )
+
+
+def _named(gpus: Sequence[str]) -> str:
+    """Return which GPUs something is true of, where that is told."""
+    if not gpus:
+        return ""
+    return f" ({gpus[0]}" + (f" and {len(gpus) - 1} more)" if gpus[1:] else ")")
 
 
 def _gpus(count: int) -> str:

@@ -6,10 +6,11 @@ from one scrape to the next. Clocks, power and throttle reasons are glances: a t
 a second, and the mean of them stands for the same time.
 """
 
+import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -24,12 +25,14 @@ _PERCENT, _MIB = 0.01, float(2**20)
 RATIOS = {1: 1001, 2: 1002, 3: 1003, 4: 1016, 5: 1004, 6: 1015, 7: 1014, 9: 1013, 10: 1005,
           11: 1006, 12: 1007, 13: 1008}  # fmt: skip
 RATES = {20: 1009, 21: 1010, 60: 1012, 61: 1011}
-_TENSOR = 1004
+_TENSOR, _CLOCK, _MAX_CLOCK = 1004, 100, 113
 
 # NVML's return codes: what is wrong; what is to be done.
-_UNINITIALIZED, _DRIVER_NOT_LOADED, _NO_LIBRARY, _LOST, _MISMATCH = 1, 9, 12, 15, 18
+_UNINITIALIZED, _DRIVER_NOT_LOADED, _NO_LIBRARY, _MISMATCH = 1, 9, 12, 18
+_NOT_SUPPORTED, _LOST, _RESET = 3, 15, 16
 _TODO = {
     _UNINITIALIZED: "the driver went away; nvidia-smi says whether it is back",
+    _NOT_SUPPORTED: "this GPU or driver does not have it; nvidia-smi -q shows N/A there too",
     4: "not permitted; let this user open /dev/nvidia* (ls -l /dev/nvidia*)",
     8: "a GPU lacks power; see that its power cables are in place",
     _DRIVER_NOT_LOADED: "no NVIDIA driver is loaded; modprobe nvidia",
@@ -37,12 +40,14 @@ _TODO = {
     "pass the GPUs in",
     13: "the driver is too old for it; update the driver",
     _LOST: "the GPU is lost; dmesg | grep Xid on the node, then reboot it",
-    16: "the GPU must be reset; nvidia-smi --gpu-reset",
+    _RESET: "the GPU must be reset; nvidia-smi --gpu-reset",
     _MISMATCH: "the driver was updated, and an older one is still loaded; reboot the node",
 }
 _LOG = "; dmesg | grep -e Xid -e NVRM on the node says more"
 # The driver's own trouble, not that of one GPU.
 _OF_DRIVER = frozenset({_UNINITIALIZED, _DRIVER_NOT_LOADED, _NO_LIBRARY, _MISMATCH})
+# After which nothing can be read of a GPU, or of any.
+_NOTHING = _OF_DRIVER | {_LOST, _RESET}
 
 # nvml.h: the two samples must be at least 100 ms apart.
 _APART_S = 0.1
@@ -62,6 +67,7 @@ class _Sampled:
 @dataclass(slots=True)
 class _Glances:
     clocks: list[float] = field(default_factory=list)
+    no_clock: str = ""
     powers: list[float] = field(default_factory=list)
     bits: int | None = None
 
@@ -73,6 +79,25 @@ class _Gpu:
     uuid: str
     model: str
     minor: str
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one scrape finds; ``begun`` are entities of which it took the first sample."""
+
+    readings: list[Reading] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+    failing: str = ""
+    begun: set[str] = field(default_factory=set)
+
+    def lacks(self, entity: str, counter: str, reason: str, raw: str = "") -> None:
+        """Note why a counter is not there."""
+        self.dropped.append(Dropped(gpu=entity, metric=counter, raw=raw, reason=reason))
+
+    def lacks_profiling(self, entity: str, reason: str) -> None:
+        """Note why there is no monitoring."""
+        self.failing = "no_profiling"
+        self.lacks(entity, COUNTERS[_TENSOR].name, reason)
 
 
 class Gpm:
@@ -107,40 +132,34 @@ class Gpm:
         threading.Thread(target=self._keep_glancing, name="glance", daemon=True).start()
 
     def read(self, now_ms: int) -> Scrape:
-        """Return the means since the last call.
+        """Return the means since the last call; nothing of what is sampled for the first time.
 
         Raises
         ------
         SourceError
             When the driver has no GPU to read.
         """
-        dropped: list[Dropped] = []
-        readings: list[Reading] = []
-        failing = ""
+        found = _Found()
         try:
-            gpus = self._list(dropped)
+            gpus = self._list(found)
             self.glance()
             for gpu in gpus:
                 try:
-                    found, without = self._read_gpu(gpu, now_ms, dropped)
+                    self._read_gpu(gpu, now_ms, found)
                 except self._nvml.NVMLError as error:
-                    self._lost(gpu.uuid, error, dropped)
-                    continue
-                readings += found
-                failing = failing or without
+                    self._lost(gpu.uuid, error, found)
         except self._nvml.NVMLError as error:
             raise SourceError(self._explain(error)) from None
-        if not readings:
-            none = (
-                "MIG is on, and there is no instance; nvidia-smi mig -lgi"
-                if gpus
+        if not (found.readings or found.begun):
+            raise SourceError(
+                f"{found.dropped[0].gpu}: {found.dropped[0].reason}"
+                if found.dropped
                 else "the driver has no GPUs here; nvidia-smi -L shows those that it has"
             )
-            raise SourceError(dropped[0].reason if dropped else none)
-        self._drop_gone({one.entity for one in readings})
+        self._drop_gone({one.entity for one in found.readings} | found.begun)
         return Scrape(
-            target="localhost", asked_ms=now_ms, readings=tuple(readings),
-            dropped=tuple(dropped), failing=failing,
+            target="localhost", asked_ms=now_ms, readings=tuple(found.readings),
+            dropped=tuple(found.dropped), failing=found.failing,
         )  # fmt: skip
 
     def glance(self) -> None:
@@ -148,16 +167,16 @@ class Gpm:
         with self._lock:
             for gpu in self._gpus:
                 seen = self._glances.setdefault(gpu.uuid, _Glances())
-                clock = self._value(
-                    100, 1.0, "nvmlDeviceGetClockInfo", gpu.handle, self._nvml.NVML_CLOCK_SM
+                clock, seen.no_clock = self._value(
+                    _CLOCK, 1.0, "nvmlDeviceGetClockInfo", gpu.handle, self._nvml.NVML_CLOCK_SM
                 )
-                power = self._value(155, 1e-3, "nvmlDeviceGetPowerUsage", gpu.handle)
-                bits = self._value(
+                power, no_power = self._value(155, 1e-3, "nvmlDeviceGetPowerUsage", gpu.handle)
+                bits, no_bits = self._value(
                     112, 1.0, "nvmlDeviceGetCurrentClocksEventReasons", gpu.handle
                 )
-                seen.clocks += [] if clock is None else [clock]
-                seen.powers += [] if power is None else [power]
-                if bits is not None:
+                seen.clocks += [] if seen.no_clock else [clock]
+                seen.powers += [] if no_power else [power]
+                if not no_bits:
                     seen.bits = (seen.bits or 0) | int(bits)
 
     def close(self) -> None:
@@ -174,7 +193,7 @@ class Gpm:
         while not self._over.wait(_GLANCE_S):
             self.glance()
 
-    def _list(self, dropped: list[Dropped]) -> tuple[_Gpu, ...]:
+    def _list(self, found: _Found) -> tuple[_Gpu, ...]:
         nvml, gpus = self._nvml, []
         if not self._ready:
             nvml.nvmlInit()
@@ -189,7 +208,7 @@ class Gpm:
                     )
                 )  # fmt: skip
             except nvml.NVMLError as error:
-                self._lost(f"GPU {index}", error, dropped)
+                self._lost(f"GPU {index}", error, found)
         with self._lock:
             self._gpus = tuple(gpus)
             known = {gpu.uuid for gpu in gpus}
@@ -202,87 +221,94 @@ class Gpm:
         except self._nvml.NVMLError:  # not told in some virtual machines
             return ""
 
-    def _read_gpu(
-        self, gpu: _Gpu, now_ms: int, dropped: list[Dropped]
-    ) -> tuple[list[Reading], str]:
-        """Return a GPU's reading, or those of its instances, and what fails."""
-        device, without = self._device_values(gpu), ""
-        supported = self._has_gpm(gpu)
-        if not supported:
-            without = "no_profiling"
-            why = (
-                f"{gpu.model} has no GPM, which begins with Hopper (and driver 520); "
-                'use type = "dcgm"'
+    def _read_gpu(self, gpu: _Gpu, now_ms: int, found: _Found) -> None:
+        """Read a GPU, or each of its instances."""
+        if no_gpm := self._no_gpm(gpu):
+            found.lacks_profiling(gpu.uuid, no_gpm)
+        device = self._device_values(gpu, found)
+        instances = tuple(self._instances(gpu)) if self._divided(gpu) else (("", ""),)
+        if not instances:
+            found.lacks(
+                gpu.uuid, "mig", "MIG is on, and there is no instance; nvidia-smi mig -lgi"
             )
-            dropped.append(Dropped(metric="tensor_active", raw="", reason=why))
-        instances = tuple(self._instances(gpu)) if self._divided(gpu) else None
-        labels = {"minor_number": gpu.minor} if gpu.minor else {}
-        found = []
-        for instance, profile in instances if instances is not None else (("", ""),):
+        for instance, profile in instances:
+            entity = f"{gpu.uuid}/{instance}" if instance else gpu.uuid
             values = dict(device)
             if instance:
                 # Power, energy and use are the whole GPU's.
                 for name in ("power_w", "power_limit_w", "energy_j", "gpu_util_pct"):
                     values.pop(name, None)
-            try:
-                values |= self._profiled(gpu, instance) if supported else {}
-            except self._nvml.NVMLError as error:
-                if error.value in (_LOST, *_OF_DRIVER):
-                    raise
-                without = "no_profiling"
-                why = f"{gpu.uuid}: {self._explain(error)}"
-                dropped.append(Dropped(metric="tensor_active", raw="", reason=why))
-            found.append(
-                Reading(
-                    uuid=gpu.uuid, instance=instance, profile=profile, host=self._host,
-                    index=str(gpu.index), model=gpu.model, time_ms=now_ms, own_clock=True,
-                    values=values, labels=labels, reporter="nvml",
-                )
-            )  # fmt: skip
-        return found, without
+            if not no_gpm:
+                try:
+                    values |= self._profiled(gpu, instance, entity, found)
+                except self._nvml.NVMLError as error:
+                    if error.value in _NOTHING:
+                        raise
+                    found.lacks_profiling(entity, self._explain(error))
+            if entity not in found.begun:
+                found.readings.append(
+                    Reading(
+                        uuid=gpu.uuid, instance=instance, profile=profile, host=self._host,
+                        index=str(gpu.index), model=gpu.model, time_ms=now_ms, own_clock=True,
+                        values=values, reporter="nvml",
+                        labels={"minor_number": gpu.minor} if gpu.minor else {},
+                    )
+                )  # fmt: skip
 
-    def _has_gpm(self, gpu: _Gpu) -> bool:
+    def _no_gpm(self, gpu: _Gpu) -> str:
+        """Return why a GPU has no monitoring; "" where it has."""
         try:
-            return bool(self._nvml.nvmlGpmQueryDeviceSupport(gpu.handle).isSupportedDevice)
+            if self._nvml.nvmlGpmQueryDeviceSupport(gpu.handle).isSupportedDevice:
+                return ""
         except self._nvml.NVMLError as error:
-            if error.value in (_LOST, *_OF_DRIVER):
+            if error.value in _NOTHING:
                 raise
-            return False
+            if error.value != _NOT_SUPPORTED:
+                return self._explain(error)
+        return (
+            f"the driver has no GPM for {gpu.model}, which begins with Hopper and driver 520; "
+            'use type = "dcgm"'
+        )
 
-    def _device_values(self, gpu: _Gpu) -> dict[str, float]:
+    def _device_values(self, gpu: _Gpu, found: _Found) -> dict[str, float]:
         nvml, handle = self._nvml, gpu.handle
         with self._lock:
             seen = self._glances.pop(gpu.uuid, _Glances())
         values: dict[str, float] = {}
         if seen.clocks:
             values["sm_clock_mhz"] = fmean(seen.clocks)
+        elif seen.no_clock:
+            found.lacks(gpu.uuid, "sm_clock_mhz", seen.no_clock)
         if seen.powers:
             values["power_w"] = fmean(seen.powers)
         if seen.bits is not None:
             values["clock_event_bits"] = float(seen.bits)
         for field_id, scale, call, *more in (
-            (113, 1.0, "nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+            (_MAX_CLOCK, 1.0, "nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
             (164, 1e-3, "nvmlDeviceGetEnforcedPowerLimit"),
             (156, 1e-3, "nvmlDeviceGetTotalEnergyConsumption"),
             (150, 1.0, "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
             (203, 1.0, "nvmlDeviceGetUtilizationRates"),
         ):
-            value = self._value(field_id, scale, call, handle, *more)
-            if value is not None:
+            value, reason = self._value(field_id, scale, call, handle, *more)
+            if not reason:
                 values[COUNTERS[field_id].name] = value
+            elif field_id == _MAX_CLOCK:
+                found.lacks(gpu.uuid, COUNTERS[field_id].name, reason)
         return values
 
-    def _value(self, field_id: int, scale: float, name: str, *arguments: Any) -> float | None:
-        """Return one value past the filter; None where this GPU or this library has none."""
+    def _value(
+        self, field_id: int, scale: float, name: str, *arguments: Any
+    ) -> tuple[float, str]:
+        """Return one value past the filter; NaN and why where there is none."""
         call: Callable[..., Any] | None = getattr(self._nvml, name, None)
         if call is None:
-            return None
+            return math.nan, f"this pynvml has no {name}; pip install 'ofuwatch[nvml]'"
         try:
             raw = call(*arguments)
-        except self._nvml.NVMLError:
-            return None
-        value, reason = usable(COUNTERS[field_id], getattr(raw, "gpu", raw), scale)
-        return None if reason else value
+        except self._nvml.NVMLError as error:
+            return math.nan, self._explain(error)
+        return usable(COUNTERS[field_id], getattr(raw, "gpu", raw), scale)
 
     def _divided(self, gpu: _Gpu) -> bool:
         try:
@@ -304,10 +330,12 @@ class Gpm:
                 seen.add(number)
                 yield number, match[1] if match else ""
 
-    def _profiled(self, gpu: _Gpu, instance: str) -> dict[str, float]:
+    def _profiled(
+        self, gpu: _Gpu, instance: str, entity: str, found: _Found
+    ) -> dict[str, float]:
         """Return what GPM says of the time since the last sample; nothing for the first."""
-        nvml, entity = self._nvml, f"{gpu.uuid}/{instance}" if instance else gpu.uuid
-        known = self._sampled.get(entity)
+        nvml, known = self._nvml, self._sampled.get(entity)
+        first = known is None
         if known is None:
             buffers = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
             known = self._sampled[entity] = _Sampled(buffers=buffers)
@@ -320,10 +348,14 @@ class Gpm:
         else:
             nvml.nvmlGpmSampleGet(gpu.handle, now)
         known.buffers, known.taken_s = [now, before], self._clock()
-        return self._between(before, now, whole=not instance) if had else {}
+        if first:
+            found.begun.add(entity)
+        asked = RATIOS if instance else RATIOS | RATES
+        return self._between(before, now, asked, entity, found) if had else {}
 
-    def _between(self, before: Any, now: Any, *, whole: bool) -> dict[str, float]:
-        asked = RATIOS | RATES if whole else RATIOS
+    def _between(
+        self, before: Any, now: Any, asked: Mapping[int, int], entity: str, found: _Found
+    ) -> dict[str, float]:
         request = self._nvml.c_nvmlGpmMetricsGet_t()
         request.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(asked)
@@ -333,13 +365,16 @@ class Gpm:
         self._nvml.nvmlGpmMetricsGet(request)
         values = {}
         for place, metric in enumerate(asked):
-            answer = request.metrics[place]
-            if answer.nvmlReturn == 0:
-                counter = COUNTERS[asked[metric]]
-                scale = _MIB if metric in RATES else _PERCENT
-                value, reason = usable(counter, answer.value, scale)
-                if not reason:
-                    values[counter.name] = value
+            answer, counter = request.metrics[place], COUNTERS[asked[metric]]
+            scale = _MIB if metric in RATES else _PERCENT
+            value, reason = usable(counter, answer.value, scale)
+            raw = str(answer.value)
+            if answer.nvmlReturn != 0:
+                raw, reason = "", self._explain(self._nvml.NVMLError(answer.nvmlReturn))
+            if not reason:
+                values[counter.name] = value
+            elif asked[metric] == _TENSOR:
+                found.lacks(entity, counter.name, reason, raw)
         return values
 
     def _drop_gone(self, entities: set[str]) -> None:
@@ -351,12 +386,11 @@ class Gpm:
             with suppress(self._nvml.NVMLError):  # gone with the driver
                 self._nvml.nvmlGpmSampleFree(buffer)
 
-    def _lost(self, which: str, error: Any, dropped: list[Dropped]) -> None:
+    def _lost(self, which: str, error: Any, found: _Found) -> None:
         """Note a GPU that cannot be read; raise what is the driver's own trouble."""
         if error.value in _OF_DRIVER:
             raise error
-        why = f"{which}: {self._explain(error)}"
-        dropped.append(Dropped(metric="gpu", raw="", reason=why))
+        found.lacks(which, "gpu", self._explain(error))
 
     @staticmethod
     def _explain(error: Any) -> str:

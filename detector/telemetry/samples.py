@@ -78,6 +78,12 @@ class Track:
             if one.time_us > 0 and (not known or one.time_us > known[-1].time_us):
                 known.append(one)
 
+    @property
+    def begins(self) -> bool:
+        """Whether nothing was read of it yet, nor has its tensor counter a value."""
+        tensors = self.fields.get(TENSOR, ())
+        return self.until_us == 0 and all(one.reason for one in tensors)
+
     def last(self, field_id: int) -> Sample | None:
         """Return the newest sample."""
         known = self.fields.get(field_id)

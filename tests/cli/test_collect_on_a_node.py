@@ -160,7 +160,7 @@ def test_doctor_says_of_a_gpu_before_hopper_that_the_driver_has_no_counters(
     (tmp_path / "node.json").write_text(json.dumps(state))
     code, found = findings("--source", "nvml", config="", folder=tmp_path)
     assert code == 1
-    assert found["no_profiling"]["reason"].startswith("no profiling: NVIDIA A100 has no GPM")
+    assert "the driver has no GPM for NVIDIA A100, which" in found["no_profiling"]["reason"]
     assert found["no_profiling"]["remedy"] == 'use type = "dcgm"'
 
 

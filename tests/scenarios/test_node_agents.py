@@ -28,6 +28,7 @@ class _Node:
     def __init__(self, kind: str, folder: Path, valkey: str) -> None:
         self._kind, self._file = kind, folder / "node.json"
         self.now_s = _T0_S
+        self.lost = False  # the second GPU
         jobs = folder / "job-mapping"
         jobs.mkdir()
         (jobs / "0").write_text("71\n")
@@ -61,10 +62,12 @@ class _Node:
 
     def _state(self) -> dict[str, Any]:
         if self._kind == "nvml":
-            return {"now_s": self.now_s, "gpus": [test_nvml.gpu(0), test_nvml.gpu(1)]}
+            gpus = [test_nvml.gpu(0), test_nvml.gpu(1, lost=self.lost)]
+            return {"now_s": self.now_s, "gpus": gpus}
         gpus = [
             {"id": i, "uuid": uuid, "name": "NVIDIA H100", "minor": i,
-             "prof": list(PROFILING)}
+             "prof": list(PROFILING), "lost": self.lost and i == 1,
+             "nameless": self.lost and i == 1}
             for i, uuid in enumerate(test_dcgm.UUIDS)
         ]  # fmt: skip
         values = {"1:0": dict(test_dcgm.BUSY), "1:1": {**test_dcgm.BUSY, "1004": 0.2}}
@@ -110,6 +113,7 @@ def test_each_job_has_the_history_of_its_gpu_and_a_worker_that_dies_costs_little
     for job, expected in ofu.items():
         found = history.window(job, start_ms=0, end_ms=2 * _T0_S * 1000)
         usable = ~np.isnan(found.fields["ofu"])
+        assert usable[0]  # a start, which has one sample alone, is no scrape without data
         assert found.fields["ofu"][usable] == pytest.approx(expected, abs=1e-4)
         assert set(found.fields["gpus"][usable]) == {1.0}
         # Each start costs the difference of two samples, and the dead worker's round as well.
@@ -118,3 +122,18 @@ def test_each_job_has_the_history_of_its_gpu_and_a_worker_that_dies_costs_little
     assert len(told) == 1
     assert "the worker ended (SIGKILL)" in told[0]["reason"]
     assert [one["event"] for one in logged].count("source_recovered") == 1
+
+
+def test_a_gpu_that_is_lost_is_told_once_with_its_reason_and_when_it_is_back(
+    node: _Node,
+) -> None:
+    with capture_logs() as logged:
+        for lost in (False, True, False):
+            node.lost = lost
+            for _ in range(8):  # DCGM's GPUs are listed once a minute
+                node.round()
+    told = [one for one in logged if one["event"] in ("source_trouble", "source_recovered")]
+    assert [one["event"] for one in told] == ["source_trouble", "source_recovered"]
+    assert "GPU 1: " in told[0]["reason"]
+    assert "lost" in told[0]["reason"]
+    assert told[0]["reason"].endswith("dmesg | grep Xid on the node, then reboot it")

@@ -207,11 +207,11 @@ def test_what_profiling_lacks_and_gpus_that_are_lost_are_told_with_their_reasons
     making: Callable[..., Collector],
 ) -> None:
     dropped = tuple(
-        Dropped(metric=metric, raw=raw, reason=reason)
-        for metric, raw, reason in (
-            ("tensor_active", "", "no module; install it"),
-            ("gpu", "", "GPU-1: lost; reboot"),
-            ("tensor_active", "None", "no value"),
+        Dropped(gpu=gpu, metric=metric, raw=raw, reason=reason)
+        for gpu, metric, raw, reason in (
+            ("", "tensor_active", "", "no module; install it"),
+            ("GPU-1", "gpu", "", "lost; reboot"),
+            ("GPU-2", "tensor_active", "None", "no value"),
         )
     )
     well = _scrape(_T0)

@@ -103,7 +103,7 @@ def test_two_scrapes_give_what_ofu_is_made_of_with_the_engines_time(host: Host) 
 def test_the_first_blank_after_a_watch_is_no_fault(host: Host) -> None:
     first = host.after(0)
     assert (first.error, first.failing, first.dropped) == ("", "", ())
-    assert "tensor_active" not in only(first).values
+    assert first.readings == ()  # nor a reading: nothing can be said of it yet
 
 
 def test_the_clock_is_averaged_over_the_interval_of_the_tensor_counter(host: Host) -> None:
@@ -175,7 +175,7 @@ def test_no_blank_comes_through_and_the_value_before_does_not_stand_for_it(
     host.after(40)
     scrape = host.after(10)
     assert "tensor_active" not in only(scrape).values
-    assert [one.metric for one in scrape.dropped] == ["tensor_active"]
+    assert [(one.gpu, one.metric) for one in scrape.dropped] == [(UUIDS[0], "tensor_active")]
     assert only(scrape).time_ms == (START_S + 50) * 1000
     assert only(scrape, UUIDS[1]).values["tensor_active"] == 0.6
 
@@ -434,7 +434,7 @@ def test_a_gpu_that_was_lost_before_the_start_costs_no_other(host: Host) -> None
     scrape = host.after(10)
     assert only(scrape).values["tensor_active"] == 0.6
     assert [one.metric for one in scrape.dropped] == ["gpu"]
-    assert UUIDS[1] in scrape.dropped[0].reason
+    assert scrape.dropped[0].gpu == UUIDS[1]
 
 
 def test_a_lost_gpu_that_the_engine_has_given_up_is_named(host: Host) -> None:
@@ -443,10 +443,19 @@ def test_a_lost_gpu_that_the_engine_has_given_up_is_named(host: Host) -> None:
     host.after(0)
     scrape = host.after(10)
     assert [one.uuid for one in scrape.readings] == [UUIDS[0]]
-    assert [(one.metric, one.reason.split(";")[0]) for one in scrape.dropped] == [
-        ("gpu", "GPU 1: a GPU is lost")
-    ]
+    assert [(one.metric, one.gpu) for one in scrape.dropped] == [("gpu", "GPU 1")]
+    assert scrape.dropped[0].reason.startswith("a GPU is lost; dmesg")
     assert "tensor_active" in only(scrape).values
+
+
+def test_a_gpu_that_is_listed_and_never_sampled_is_named_once_it_has_had_its_time(
+    host: Host,
+) -> None:
+    host.write(mute=[1])
+    assert host.after(0).lost == ()
+    told = [host.after(10).lost for _ in range(4)][-1]
+    assert [one.gpu for one in told] == [UUIDS[1]]
+    assert "the host engine delivers nothing of it; dmesg" in told[0].reason
 
 
 def test_a_display_that_dcgm_does_not_support_is_no_loss(host: Host) -> None:

@@ -60,9 +60,8 @@ def only(scrape: Scrape, entity: str = "GPU-0") -> Reading:
 
 
 def test_the_second_scrape_has_the_means_since_the_first_in_canonical_units(node: Node) -> None:
-    first = only(node.after(0))
-    assert "tensor_active" not in first.values
-    assert first.values["sm_clock_mhz"] == 1500
+    first = node.after(0)  # one sample tells nothing: that is no reading, and no fault
+    assert (first.readings, first.dropped, first.error) == ((), (), "")
     node.state["gpus"][0]["metrics"]["5"] = [[0, 60.0], [START_S + 5, 20.0]]
     reading = only(node.after(10))
     assert reading.values["tensor_active"] == pytest.approx(0.4)
@@ -88,7 +87,9 @@ def test_scrapes_without_time_between_wait_for_the_hundred_milliseconds(node: No
 def test_what_is_no_ratio_does_not_come_through(node: Node, value: float) -> None:
     node.state["gpus"][0]["metrics"]["5"] = value
     node.after(0)
-    assert "tensor_active" not in only(node.after(10)).values
+    scrape = node.after(10)
+    assert "tensor_active" not in only(scrape).values
+    assert [(one.gpu, one.metric) for one in scrape.dropped] == [("GPU-0", "tensor_active")]
 
 
 def test_a_gpu_older_than_hopper_says_so_and_keeps_its_other_counters(node: Node) -> None:
@@ -97,7 +98,7 @@ def test_a_gpu_older_than_hopper_says_so_and_keeps_its_other_counters(node: Node
     scrape = node.after(10)
     assert scrape.failing == "no_profiling"
     (why,) = {one.reason for one in scrape.dropped}
-    assert "NVIDIA A100 has no GPM, which begins with Hopper" in why
+    assert "no GPM for NVIDIA A100, which begins with Hopper" in why
     assert 'type = "dcgm"' in why
     assert only(scrape).values["sm_clock_mhz"] == 1500
     assert only(scrape, "GPU-1").values["tensor_active"] == pytest.approx(0.6)
@@ -127,6 +128,42 @@ def test_a_lost_gpu_costs_no_other(node: Node) -> None:
     assert only(scrape, "GPU-1").values["tensor_active"] == pytest.approx(0.6)
     assert [one.metric for one in scrape.dropped] == ["gpu"]
     assert "dmesg | grep Xid" in scrape.dropped[0].reason
+
+
+def test_a_gpu_that_must_be_reset_says_so_and_not_that_it_is_too_old(node: Node) -> None:
+    node.after(0)
+    node.state["gpus"][0]["lost"] = 16
+    scrape = node.after(10)
+    assert [one.uuid for one in scrape.readings] == ["GPU-1"]
+    assert scrape.failing == ""
+    (lost,) = scrape.lost
+    assert lost.reason.endswith("the GPU must be reset; nvidia-smi --gpu-reset")
+
+
+def test_a_tensor_counter_that_the_driver_refuses_is_named_with_its_gpu(node: Node) -> None:
+    del node.state["gpus"][1]["metrics"]["5"]
+    node.after(0)
+    scrape = node.after(10)
+    (why,) = scrape.dropped
+    assert (why.gpu, why.metric) == ("GPU-1", "tensor_active")
+    assert why.reason.startswith("NVML: error 3 (3): this GPU or driver does not have it")
+
+
+def test_a_clock_without_a_value_is_named_with_its_gpu(node: Node) -> None:
+    node.state["gpus"][1]["clock"] = 0
+    node.after(0)
+    (why,) = node.after(10).dropped
+    assert (why.gpu, why.metric, why.reason) == ("GPU-1", "sm_clock_mhz", "clock of 0")
+
+
+def test_a_gpu_with_mig_and_no_instance_is_told(node: Node) -> None:
+    node.state["gpus"][0]["instances"] = [None]
+    node.after(0)
+    scrape = node.after(10)
+    assert [one.uuid for one in scrape.readings] == ["GPU-1"]
+    (why,) = scrape.dropped
+    assert (why.gpu, why.metric) == ("GPU-0", "mig")
+    assert why.reason.endswith("nvidia-smi mig -lgi")
 
 
 def test_counters_that_a_gpu_lacks_are_just_not_there(node: Node) -> None:
@@ -174,9 +211,7 @@ def test_a_gpu_whose_monitoring_fails_keeps_its_other_counters_and_says_why(node
     node.after(0)
     scrape = node.after(10)
     assert scrape.failing == "no_profiling"
-    assert [(one.metric, one.reason.split(":")[0]) for one in scrape.dropped] == [
-        ("tensor_active", "GPU-0")
-    ]
+    assert [(one.metric, one.gpu) for one in scrape.dropped] == [("tensor_active", "GPU-0")]
     assert only(scrape).values["sm_clock_mhz"] == 1500
     assert only(scrape, "GPU-1").values["tensor_active"] == pytest.approx(0.6)
 

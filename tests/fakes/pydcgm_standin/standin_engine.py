@@ -96,6 +96,8 @@ def owner(now, instance):
 
 def samples(link, now, entity, fields, keep):
     """Yield (field, ts, status, value) of everything in the cache, oldest first."""
+    if entity[0] == 1 and entity[1] in now.get("mute", ()):
+        return  # listed, and never sampled
     watches = [one for one in link.watches.values() if entity in one["entities"]]
     for field in fields:
         for watch in watches:

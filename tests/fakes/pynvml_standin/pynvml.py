@@ -46,7 +46,7 @@ def _ask():
 def _gpu(handle):
     gpu = _ask()["gpus"][handle.index]
     if gpu.get("lost"):
-        raise NVMLError(15)
+        raise NVMLError(15 if gpu["lost"] is True else gpu["lost"])
     return gpu
 
 
