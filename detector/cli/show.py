@@ -154,13 +154,15 @@ def _who(job: "Job") -> list[str]:
 
 
 def _history(window: "Window", *, last: str) -> list[str]:
+    from detector.analysis.derived import reports
     from detector.series import Duration, iso
 
-    ofu = window.fields["ofu"]
+    told = reports(window.fields)
+    alone = f", its own reports without a scrape: {told.sum()}" if told.any() else ""
+    ofu, times = window.fields["ofu"][~told], window.times_ms[~told]
     known = np.isfinite(ofu)
     if not known.any():
-        return [f"OFU: no usable sample in the last {last}"]
-    times = window.times_ms
+        return [f"OFU: no usable sample in the last {last}{alone}"]
     step = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
     # To a tenth of a second, since scrapes jitter; what is quicker than that, as it is.
     step = max(1, round(step)) if step < 1000 else round(step / 100) * 100
@@ -170,7 +172,7 @@ def _history(window: "Window", *, last: str) -> list[str]:
     fields = sorted(name for name in window.fields if name != "ofu")
     return [
         f"OFU over the last {last}: {usable} samples, {len(ofu) - usable} unusable, "
-        f"{every}newest {iso(int(times[-1]))}",
+        f"{every}newest {iso(int(times[-1]))}{alone}",
         f"  5 % / median / 95 %: {low:.3f} / {middle:.3f} / {high:.3f}, "
         f"now {ofu[known][-1]:.3f}",
         f"  {_sparkline(ofu)}",

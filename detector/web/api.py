@@ -10,9 +10,11 @@ a sender that gets anything but 202 may send the same again, which is harmless.
 
 import hmac
 import math
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -31,6 +33,13 @@ _LARGEST = 64 * 1024  # bytes; that many reports have 30 kB
 # hour that a job's stream holds.
 _OLDEST_MS = 3_600_000
 _FUTURE_MS = 60_000  # as [history] future: the sender's clock is wrong
+
+# Requests that are on their way to the store: as many as Starlette has threads for it. More are
+# a store that hangs.
+_AT_ONCE = 40
+_LATER = {"Retry-After": "10"}
+_BEFORE, _BEHIND = b"/api/v1/jobs/", b"/metrics"
+_NO_JOB = "that is no job's id: 1 to 512 bytes of UTF-8 without control characters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +88,26 @@ class Metrics:
 
     def __init__(self, intake: Intake, *, token: str, clock: Callable[[], int]) -> None:
         self._intake, self._token, self._clock = intake, token.encode(), clock
+        self._posting = 0  # requests whose reports are on their way to the store
 
     async def __call__(self, request: Request) -> Response:
         """Take the reports of one request."""
         self._admit(request)
-        job = request.path_params["job"]
+        job = _job(request)
         if not self._intake.is_job(job):
-            raise HTTPException(404, "that is no job's id: 1 to 512 bytes of UTF-8")
+            raise HTTPException(404, _NO_JOB)
         reports = _reports(job, _posted(await _body(request)), now_ms=self._clock())
+        if self._posting >= _AT_ONCE:
+            raise HTTPException(503, "too much at once; send the same again", _LATER)
+        self._posting += 1
         try:
             await run_in_threadpool(self._intake.post, reports)
         except OSError:
             raise HTTPException(
-                503, "the store is out of reach; send the same again", {"Retry-After": "10"}
+                503, "the store is out of reach; send the same again", _LATER
             ) from None
+        finally:
+            self._posting -= 1
         return reply(202, {"accepted": len(reports)})
 
     def _admit(self, request: Request) -> None:
@@ -108,14 +123,31 @@ class Metrics:
             raise HTTPException(415, "send Content-Type: application/json")
 
 
+def _job(request: Request) -> str:
+    """Return the job that the path names; what is no UTF-8 would be one job with others."""
+    path = unquote_to_bytes(request.scope["raw_path"])
+    try:
+        job = path.removeprefix(_BEFORE).removesuffix(_BEHIND).decode()
+    except UnicodeDecodeError:
+        job = ""
+    return "" if any(unicodedata.category(char) == "Cc" for char in job) else job
+
+
 async def _body(request: Request) -> bytes:
     """Return the body, at most the largest that is taken; its announced length may lie."""
+    announced = request.headers.get("content-length", "0")
+    # Who is refused before its end must not go on sending it.
+    large = HTTPException(
+        413, f"a request has at most {_LARGEST} bytes; send less", {"Connection": "close"}
+    )
+    if int(announced) > _LARGEST:  # h11 takes digits alone
+        raise large
     body = bytearray()
     try:
         async for part in request.stream():
             body += part
             if len(body) > _LARGEST:
-                raise HTTPException(413, f"a request has at most {_LARGEST} bytes; send less")
+                raise large
     except ClientDisconnect:
         raise HTTPException(400, "the request broke off") from None
     return bytes(body)

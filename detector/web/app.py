@@ -12,7 +12,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from detector.web.api import Intake, Metrics, reply
+from detector.web.connections import Connection
 from detector.web.settings import WebSettings
+
+# Chosen: a report is one packet; senders that report every 10 s may keep their connection.
+_PATIENCE_S = 15
+_SERVED = (
+    "nothing is served here but POST /api/v1/jobs/{job}/metrics and GET /healthz; a job's id "
+    "is percent-encoded and has no control characters"
+)
 
 
 def application(intake: Intake, *, token: str, clock: Callable[[], int]) -> Starlette:
@@ -40,7 +48,12 @@ async def _refused(request: Request, error: Exception) -> Response:
     del request
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
-    return reply(error.status_code, {"error": error.detail}, headers)
+    # What Starlette itself refuses it gives no reason for.
+    why = {
+        "Not Found": _SERVED,
+        "Method Not Allowed": "send one of the methods that Allow names",
+    }
+    return reply(error.status_code, {"error": why.get(error.detail, error.detail)}, headers)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -51,13 +64,20 @@ async def _failed(request: Request, error: Exception) -> Response:
 class Web:
     """Serves an application until :meth:`close`.
 
+    Parameters
+    ----------
+    patience_s
+        How long a request may take to come, and a connection may wait for its next one, s.
+
     Raises
     ------
     OSError
         When the address cannot be listened on, in one line.
     """
 
-    def __init__(self, settings: WebSettings, app: Starlette) -> None:
+    def __init__(
+        self, settings: WebSettings, app: Starlette, *, patience_s: int = _PATIENCE_S
+    ) -> None:
         host, port = settings.address
         try:
             family, _, _, _, bound = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -71,9 +91,9 @@ class Web:
                 access_log=False,
                 log_level="error",
                 server_header=False,
-                # Chosen: senders are few and quick; a flood waits outside.
-                limit_concurrency=256,
-                timeout_keep_alive=15,
+                http=Connection,
+                ws="none",
+                timeout_keep_alive=patience_s,
                 h11_max_incomplete_event_size=16 * 1024,
             )
         )

@@ -243,6 +243,22 @@ def test_show_tells_who_what_and_what_was_found(
     assert "newer" in histories.jobs()
 
 
+def test_show_counts_no_report_of_the_job_itself_as_a_scrape(
+    histories: History, redis_client: redis.Redis, config: Path
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    for at in range(13):
+        entry = f"{now_ms - 1_200_000 + at * 10_000}-0"
+        fields = {"tokens": "5"} if at < 9 else {"v": "0.4", "n": "8"}
+        redis_client.xadd("ofu:{teller}:s", dict(fields.items()), id=entry)
+    shown = run(config, "show", "teller").output
+    assert "4 samples, 0 unusable, every 10s" in shown
+    assert "5 % / median / 95 %: 0.400 / 0.400 / 0.400" in shown
+    redis_client.xadd("ofu:{alone}:s", {"tokens": "5"}, id=f"{now_ms - 600_000}-0")
+    alone = run(config, "show", "alone").output
+    assert "no usable sample in the last 6h, its own reports without a scrape: 1" in alone
+
+
 def test_show_tells_at_once_what_was_announced_and_what_of_the_description_is_unusable(
     histories: History, redis_client: redis.Redis, config: Path
 ) -> None:

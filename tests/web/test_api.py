@@ -117,9 +117,21 @@ def test_a_report_that_is_none_is_refused_in_one_line_and_nothing_is_written(
     assert door.inbox() == []
 
 
-def test_an_impossible_job_is_refused(door: Door) -> None:
-    assert door.post({"tokens": 1}, job="x" * 513).status == 404
+@pytest.mark.parametrize("job", ["x" * 513, "%FF%FE", "%C3", "%00", "a%00b", "%7F", "%C2%85"])
+def test_an_impossible_job_is_refused(door: Door, job: str) -> None:
+    answer = door.post({"tokens": 1}, job=job)
+    assert answer.status == 404
+    assert answer.json()["error"].startswith("that is no job's id: 1 to 512 bytes of UTF-8")
     assert door.inbox() == []
+
+
+def test_what_is_not_served_is_told_with_what_is(door: Door) -> None:
+    answer = door.post({"tokens": 1}, job="%0A")
+    assert answer.status == 404
+    assert "POST /api/v1/jobs/{job}/metrics" in answer.json()["error"]
+    got = urllib3.request("GET", f"http://{door.address}/api/v1/jobs/1/metrics", retries=False)
+    assert (got.status, got.headers["Allow"]) == (405, "POST")
+    assert "Allow" in got.json()["error"]
 
 
 def test_a_page_in_a_browser_cannot_post(door: Door) -> None:

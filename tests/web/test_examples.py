@@ -1,9 +1,12 @@
 """The two examples of docs/api.md, run against a served API."""
 
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -48,27 +51,61 @@ def address(redis_client: redis.Redis) -> Iterator[str]:
         web.close()
 
 
-def test_megatrons_log_becomes_tokens_and_mfu(
-    address: str, redis_client: redis.Redis, tmp_path: Path
-) -> None:
+def megatron(
+    address: str, tmp_path: Path, text: str, token: str = "t"
+) -> "subprocess.CompletedProcess[str]":
     script = tmp_path / "report.py"
     script.write_text(example("From Megatron's log"))
     url = f"http://{address}/api/v1/jobs/4711/metrics"
-    result = subprocess.run(
+    return subprocess.run(
         [sys.executable, str(script), url, "8192", "989.4"],
-        input="noise\n" + LINE,
-        env={"OFU_TOKEN": "t"},
+        input=text,
+        env={"OFU_TOKEN": token},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert result.stderr == ""
-    (entry,) = entries(redis_client)
-    assert float(entry[b"tokens"]) == pytest.approx(512 * 8192 / 2.048)
-    assert float(entry[b"mfu"]) == pytest.approx(0.5)
 
 
-def test_a_training_loop_reports_and_goes_on_when_nobody_listens(
+def test_megatrons_log_becomes_tokens_and_mfu(
+    address: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    log = "noise\n" + LINE.replace("2048.0", "0.0") + LINE + LINE.replace("2048.0", "2.048E+03")
+    assert megatron(address, tmp_path, log, token="t\n").stderr == ""
+    found = entries(redis_client)
+    assert len(found) == 2
+    for entry in found:
+        assert float(entry[b"tokens"]) == pytest.approx(512 * 8192 / 2.048)
+        assert float(entry[b"mfu"]) == pytest.approx(0.5)
+
+
+def test_megatrons_log_is_read_on_when_a_report_is_not_taken(
+    address: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    wrong = LINE.replace("494.7", "494.7E9")
+    errors = megatron(address, tmp_path, wrong + LINE).stderr
+    assert errors.startswith("report not taken: HTTP Error 400")
+    assert len(entries(redis_client)) == 1
+
+
+@contextmanager
+def babbling() -> Iterator[str]:
+    """Listen like a server, and answer with what is no HTTP."""
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(10_000)
+            connection.sendall(b"220 mail ready\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def test_a_training_loop_reports_and_goes_on_whatever_it_meets(
     address: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     source = example("From a PyTorch training loop")
@@ -76,16 +113,22 @@ def test_a_training_loop_reports_and_goes_on_when_nobody_listens(
     calls = "report(1000, rank=0, every_s=0)\nreport(1000, rank=1, every_s=0)\nprint('done')\n"
     # The page's clock is ours in the test: a report of today is from the future of NOW.
     source = source.replace("time.time()", str(NOW / 1000))
-    for place in (address, "127.0.0.1:9"):
-        script.write_text(source.replace("ofu.example.com:9467", place) + calls)
-        result = subprocess.run(
-            [sys.executable, str(script)],
-            env={"OFU_TOKEN": "t", "SLURM_JOB_ID": "4711"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert (result.stdout, result.stderr) == ("done\n", "")
+    with babbling() as strange:
+        for place, token in (
+            (address, "t\n"),
+            (address, "t\nX-Other: 1"),
+            ("127.0.0.1:9", "t"),
+            (strange, "t"),
+        ):
+            script.write_text(source.replace("ofu.example.com:9467", place) + calls)
+            result = subprocess.run(
+                [sys.executable, str(script)],
+                env={"OFU_TOKEN": token, "SLURM_JOB_ID": "4711"},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert (result.stdout, result.stderr) == ("done\n", "")
     (entry,) = entries(redis_client)
     assert entry[b"job"] == b"4711"
     assert float(entry[b"tokens"]) > 0

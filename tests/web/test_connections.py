@@ -1,0 +1,116 @@
+"""Connections that never say anything whole, and a store that hangs, over real sockets."""
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from itertools import islice
+
+import pytest
+import redis
+import urllib3
+
+from detector.store.intake import Intake
+from detector.store.keys import Keys
+from detector.web.app import Web, application
+from detector.web.connections import MOST
+from detector.web.settings import WebSettings
+
+NOW = 1_764_000_000_000
+BEGUN = b"POST /api/v1/jobs/1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HALVES = {
+    "nothing": b"",
+    "half a header": BEGUN,
+    "half a body": BEGUN + b'Content-Length: 100\r\n\r\n{"to',
+}
+
+
+def served(client: redis.Redis, patience_s: int) -> Iterator[str]:
+    app = application(Intake(client, Keys()), token="", clock=lambda: NOW)
+    web = Web(WebSettings(listen="127.0.0.1:0"), app, patience_s=patience_s)
+    try:
+        yield web.address
+    finally:
+        web.close()
+
+
+@pytest.fixture
+def address(redis_client: redis.Redis) -> Iterator[str]:
+    yield from served(redis_client, 60)
+
+
+def opened(address: str, text: bytes) -> socket.socket:
+    host, port = address.split(":")
+    connection = socket.create_connection((host, int(port)), timeout=10)
+    connection.sendall(text)
+    return connection
+
+
+def post(address: str) -> urllib3.BaseHTTPResponse:
+    url = f"http://{address}/api/v1/jobs/1/metrics"
+    headers = {"Content-Type": "application/json"}
+    return urllib3.request("POST", url, body=b'{"tokens":1}', headers=headers, retries=False)
+
+
+def healthy(address: str) -> bool:
+    url = f"http://{address}/healthz"
+    return urllib3.request("GET", url, retries=False, timeout=10).status == 200
+
+
+def is_cut(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(100) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES.keys())
+def test_any_number_of_connections_that_send_no_whole_request_keeps_nobody_out(
+    address: str, half: bytes
+) -> None:
+    with ExitStack() as open_ones:
+        first = open_ones.enter_context(opened(address, half))
+        for _ in range(MOST + 40):
+            last = open_ones.enter_context(opened(address, half))
+        assert [post(address).status for _ in range(5)] == [202] * 5
+        assert healthy(address)
+        assert is_cut(first)
+        last.setblocking(False)
+        with pytest.raises(BlockingIOError):  # who has waited longest was cut, nobody else
+            last.recv(1)
+
+
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES.keys())
+def test_a_connection_that_sends_no_whole_request_in_time_is_cut(
+    redis_client: redis.Redis, half: bytes
+) -> None:
+    for address in served(redis_client, 1):
+        with opened(address, half) as connection:
+            assert is_cut(connection)
+
+
+def test_who_is_refused_before_its_end_may_not_go_on_sending(address: str) -> None:
+    with opened(address, BEGUN + b'Content-Length: 999999999999\r\n\r\n{"to') as connection:
+        told = b"".join(iter(lambda: connection.recv(10_000), b""))
+    head, _, body = told.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 413 ")
+    assert "at most 65536 bytes" in json.loads(body)["error"]
+
+
+def test_a_store_that_hangs_is_told_as_overload_while_health_is_answered(
+    address: str, redis_client: redis.Redis
+) -> None:
+    redis_client.client_pause(60_000, all=False)
+    with ThreadPoolExecutor(80) as pool:
+        try:
+            answers = [pool.submit(post, address) for _ in range(80)]
+            refused = list(islice(as_completed(answers, timeout=30), 40))
+            assert healthy(address)
+        finally:
+            redis_client.client_unpause()
+        statuses = sorted(one.result().status for one in answers)
+    assert statuses == [202] * 40 + [503] * 40
+    for answer in (one.result() for one in refused):
+        assert answer.headers["Retry-After"] == "10"
+        assert "too much at once" in answer.json()["error"]
