@@ -140,12 +140,35 @@ def test_two_known_dips_at_a_time_are_known_as_well() -> None:
     assert not detect(times(len(values)), values).outcomes
 
 
-def test_a_dip_during_a_rise_that_is_not_believed_yet_is_known_by_its_share_of_it() -> None:
-    values = with_dips(levels((0.3, 2200), noise=0.003), every=360, lasting=50, to=0.5)
-    values[2150:] *= 1.33
-    values[2170:] *= 0.5
-    values = np.concatenate([values, levels((0.4, 200))])
+@pytest.mark.parametrize(
+    ("before", "to"),
+    [(-40, 0.5), (-10, 0.5), (2, 0.5), (3, 0.5), (8, 0.5), (60, 0.5), (20, 0.67), (60, 0.7)],
+)
+def test_a_known_phase_of_a_job_that_has_just_risen_is_known_by_its_share_of_the_new_level(
+    before: int, to: float
+) -> None:
+    # Also one in which it rises, and one that lies hardly below the level before the rise.
+    values = with_dips(levels((0.3, 2200), noise=0.003), every=360, lasting=50, to=to)
+    values[2170 - before :] *= 1.33
+    values[2170:] *= to
+    values = np.concatenate([values, levels((0.4 * to, 20), (0.4, 200), noise=0.004)])
     assert not detect(times(len(values)), values).outcomes
+
+
+def test_a_fall_in_the_middle_of_a_known_phase_is_found_once_the_phase_s_time_is_over() -> None:
+    values = with_dips(levels((0.5, 2200), noise=0.005), every=360, lasting=50, to=0.5)
+    values = np.concatenate([values, levels((0.19, 30), (0.38, 120), noise=0.005)])
+    (change,) = alarms(detect(times(len(values)), values))
+    assert seconds(change.detected_ms) - 22_000 <= 1.5 * 500
+
+
+def test_a_job_that_restarts_right_after_a_rise_warms_up_in_silence() -> None:
+    ramp = 1 - 0.95 * np.exp(-np.arange(300) / 24)
+    values = levels((0.5, 1600), (0.665, 367))
+    values[1667:] *= ramp
+    stamps = times(len(values))
+    stamps[1667:] += 1_140_000
+    assert not detect(stamps, values).outcomes
 
 
 def test_a_checkpoint_in_the_middle_of_a_drop_does_not_start_its_time_anew() -> None:
@@ -195,6 +218,14 @@ def test_a_rise_is_followed_in_silence_and_its_loss_is_a_drop() -> None:
     assert shift.before == pytest.approx(0.3, abs=0.01)
     assert shift.after == pytest.approx(0.5, abs=0.01)
     assert change.before.value == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_rise_to_several_times_the_level_is_followed_too() -> None:
+    folded = detect(times(900), levels((0.1, 200), (0.4, 600), (0.3, 100)))
+    (shift,) = folded.shifts
+    (change,) = alarms(folded)
+    assert shift.after == pytest.approx(0.4, abs=0.01)
+    assert change.before.value == pytest.approx(0.4, abs=0.01)
 
 
 def test_coming_back_from_a_burst_is_no_drop() -> None:

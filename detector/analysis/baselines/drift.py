@@ -2,7 +2,12 @@
 
 import numpy as np
 
-from detector.analysis.baselines.excursion import habit_ms, learn, unknown_ms
+from detector.analysis.baselines.excursion import (
+    habit_ms,
+    learn,
+    risen_level,
+    unknown_ms,
+)
 from detector.analysis.baselines.level import (
     DRIFT,
     BoolArray,
@@ -93,7 +98,7 @@ def _learn(baseline: Level, state: LevelState, at: IntArray, ended: BoolArray) -
         some = at[ended[:, k]]
         fallen = state.fall_sum[some, k] / np.maximum(state.fall_count[some, k], 1)
         lasted_ms = state.peak_ms[some, k] - state.evidence_ms[some, k]
-        relative = fallen / state.level[some]
+        relative = fallen / np.fmax(state.level[some], risen_level(baseline, state, some))
         deep = relative <= 1 - baseline.young_effect
         learn(baseline, state, some[deep], relative=relative[deep], lasted_ms=lasted_ms[deep])
 
@@ -113,7 +118,7 @@ def raise_lasting(
     count = state.fall_count[at, which]
     after = state.fall_sum[at, which] / np.maximum(count, 1)
     wait = unknown_ms(baseline, state, at, onset_ms=since_ms, relative=after / level)
-    wait = np.maximum(wait, habit_ms(baseline, state, at, relative=after / level))
+    wait = np.maximum(wait, habit_ms(baseline, state, at, relative=after / level, of=level))
     young = since_ms - state.first_ms[at] < baseline.young
     effect = np.where(young, baseline.young_effect, baseline.min_effect)
     believed = count >= _needed(baseline, state, at)

@@ -37,8 +37,10 @@ def raise_early(
     clear &= ~state.dip_still[at] & (level - part >= CLEAR * state.scale[at])
     clear &= ~suspect_runs(state)[at]
     clear &= (now >= state.quiet_ms[at]) | (part < state.quiet_level[at])
+    clear &= now >= state.phase_ms[at]
     relative = np.where(still, 0.0, part / state.dip_level[at])
-    known = habit_ms(baseline, state, at, relative=relative, factor=baseline.habit_margin)
+    known = habit_ms(baseline, state, at, relative=relative, of=state.dip_level[at],
+                     factor=baseline.habit_margin)  # fmt: skip
     for place in np.flatnonzero(still | clear):
         k = at[place]
         raise_candidate(

@@ -44,6 +44,12 @@ _BLUR = 0.5
 # A kind reaches as far as so many times the mean distance at which its phases lay from its
 # centre: 2.4 standard deviations. But not less than this share of the usual reach.
 _SPREAD, _NARROW = 3.0, 0.4
+# A known phase in which a job may have risen is waited for up to so many times its longest: two
+# rare things at a time, and evaluations vary by a tenth.
+_OVERRUN = 1.2
+# ... where it was at least this share of the excursion: a checkpoint at the beginning of a fall
+# is less.
+_MOST = 0.75
 # All pairs of two kinds.
 _FIRST, _SECOND = np.triu_indices(HABITS, 1)
 # Samples in a row that are back inside before an excursion is over: one may be a glitch.
@@ -97,10 +103,9 @@ def _start(
     lead_ms = np.minimum(times_ms[at] - state.seen_ms[at], _LEAD_STEPS * state.step_ms[at])
     start_ms = times_ms[at] - lead_ms.astype(np.int64)
     state.dip_ms[at] = start_ms
-    # Dips of a job that has just risen are measured from where it is.
-    state.dip_level[at] = np.fmax(state.level[at], state.means[at, -_BACK:].min(axis=1))
+    state.dip_level[at] = _stood(baseline, state, at)
     for name in ("dip_low", "dip_count", "dip_back", "spent_ms", "main_ms", "part_count",
-                 "part_off", "steady_up", "ask_ms"):  # fmt: skip
+                 "part_off", "steady_up", "ask_ms", "phase_ms"):  # fmt: skip
         getattr(state, name)[at] = 0
     silent = _silent(baseline, state, at, times_ms)
     state.dip_still[at] = silent
@@ -109,6 +114,17 @@ def _start(
     state.steady_ms[at] = np.where(silent, times_ms[at], start_ms)
     state.part_level[at] = state.steady_level[at] = values[at]
     state.part_dev[at] = state.scale[at]
+
+
+def _stood(baseline: Level, state: LevelState, at: IntArray) -> FloatArray:
+    """Return from where excursions of these columns, which begin now, fall.
+
+    That is the baseline, or where a rise that is not believed yet has brought the job: the last
+    two blocks or, where dips spoil them or there are none yet, three samples.
+    """
+    stood = np.fmax(state.level[at], state.means[at, -_BACK:].min(axis=1))
+    high = np.median(recent(state, at, 4)[:, :-1], axis=1)
+    return np.where(high > stood + edge(baseline, state)[at], high, stood)
 
 
 def _silent(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray) -> BoolArray:
@@ -236,12 +252,28 @@ def _open_part(baseline: Level, state: LevelState, at: IntArray) -> None:
     # What climbs after a standstill is its warm-up.
     warm = at[climbed & state.dip_still[at]]
     state.spent_ms[warm] = state.main_ms[warm] = 0
+    _may_have_risen(baseline, state, at[climbed & ~state.dip_still[at]])
     state.part_level[at] = np.where(again, state.main_level[at] * state.dip_level[at], mean)
     state.part_ms[at] = state.part_off_ms[at] - np.where(again, state.main_ms[at], 0)
     state.main_ms[at] = np.where(again, 0, state.main_ms[at])
     state.part_dev[at] = state.scale[at]
     state.part_count[at] = _BACK
     state.part_off[at] = 0
+
+
+def _may_have_risen(baseline: Level, state: LevelState, at: IntArray) -> None:
+    """Give a phase that was most of the excursion its time where the level climbs in it.
+
+    It may be the job that has become faster while the phase goes on.
+    """
+    lasted_ms = state.part_off_ms[at] - state.part_ms[at]
+    at = at[lasted_ms >= _MOST * (state.part_off_ms[at] - state.dip_ms[at])]
+    if not len(at):
+        return
+    relative = state.part_level[at] / state.dip_level[at]
+    known = habit_ms(baseline, state, at, relative=relative, of=state.dip_level[at],
+                     factor=_OVERRUN)  # fmt: skip
+    state.phase_ms[at] = state.part_ms[at] + known.astype(np.int64)
 
 
 def _end(baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray) -> None:
@@ -313,11 +345,17 @@ def unknown_ms(
     return np.where(still, np.minimum(standing, float(baseline.still_cap)), wait)
 
 
+def risen_level(baseline: Level, state: LevelState, at: IntArray) -> FloatArray:
+    """Return where a rise has lately brought the job that is not believed yet, else NaN."""
+    fresh = state.seen_ms[at] - state.risen_ms[at] <= baseline.patience
+    return np.where(fresh, state.risen_level[at], np.nan)
+
+
 def habit_ms(
-    baseline: Level, state: LevelState, at: IntArray, *, relative: FloatArray,
+    baseline: Level, state: LevelState, at: IntArray, *, relative: FloatArray, of: FloatArray,
     factor: float | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Return how long a fall to ``relative`` of the level must last to be no habit.
+    """Return how long a fall to ``relative`` of the level ``of`` must last to be no habit.
 
     That is ``factor`` times the longest of its kind, ``habit_factor`` where none is given.
     """
@@ -327,8 +365,11 @@ def habit_ms(
     width = baseline.habit_width + blur
     kinds, lasting_ms = state.habit_level[at], state.habit_ms[at]
     # What stops the job halts it at the same level before a lasting fall and in it.
-    held = relative * state.level[at] / state.held_level[at]
+    held = relative * of / state.held_level[at]
+    # So does what interrupts a rise, believed or not.
+    risen = relative * of / risen_level(baseline, state, at)
     off = np.fmin(abs(kinds - relative[:, None]), abs(kinds - held[:, None]))
+    off = np.fmin(off, abs(kinds - risen[:, None]))
     longest = np.where(off <= width[:, None], lasting_ms, 0).max(axis=1)
     # Two at a time slow the job by the product of both, for as long as the shorter one lasts.
     deep = np.where(kinds < 1 - baseline.deep, kinds, np.nan)
@@ -357,7 +398,7 @@ def unexplained_ms(
     """
     onset_ms = state.dip_ms[at]
     unknown = unknown_ms(baseline, state, at, onset_ms=onset_ms, relative=np.ones(len(at)))
-    habit = habit_ms(baseline, state, at, relative=relative)
+    habit = habit_ms(baseline, state, at, relative=relative, of=state.dip_level[at])
     wait = unknown_ms(baseline, state, at, onset_ms=onset_ms, relative=relative)
     left = np.maximum(lasted_ms - (np.maximum(wait, habit) - unknown), 0.0)
     return np.where(over & (lasted_ms <= habit), 0.0, np.minimum(left, lasted_ms))
@@ -430,6 +471,7 @@ def raise_long(
     due &= (state.heir_ms[at] == 0) | (now - state.heir_ms[at] >= baseline.tail)
     due &= part <= level - 0.75 * edge(baseline, state)[at]
     due &= (now >= state.quiet_ms[at]) | (part < state.quiet_level[at])
+    due &= (now >= state.phase_ms[at]) | (relative <= 0)
     # Habits take long to look up, and can't explain less than nothing.
     due &= now - state.dip_ms[at] >= np.minimum(wait, float(baseline.patience))
     if not anywhere(due):

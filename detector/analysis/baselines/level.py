@@ -24,7 +24,7 @@ from detector.series import Duration, FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
-VERSION = 5
+VERSION = 6
 """Grows with every change of the state's meaning; older packed states then start cold."""
 
 # Samples kept per column: a robust level from a minute of 1 s samples.
@@ -221,9 +221,13 @@ class LevelState(Columns):
         Shape ``(columns, SHIFTS)``.
     rise_ms, rise_count
         Since when, and for how many blocks, the level has been above the baseline.
+    risen_level, risen_ms
+        Where a rise that is not believed yet has brought the job, and when it was last there.
     dip_level
         What the levels of the excursion are relative to: the baseline, or where a rise that is
         not believed yet has brought the job.
+    phase_ms
+        Until when the excursion may be a known phase in which the job rose.
     dip_ms, dip_low, dip_count, dip_back, dip_back_ms, dip_still
         The excursion: start, low samples, all samples, samples back inside in a row, end of
         the last sample before those, whether it stood still or was silent.
@@ -288,6 +292,9 @@ class LevelState(Columns):
     fall_count: IntArray
     rise_ms: IntArray
     rise_count: IntArray
+    risen_level: FloatArray
+    risen_ms: IntArray
+    phase_ms: IntArray
     dip_level: FloatArray
     dip_ms: IntArray
     dip_low: IntArray
@@ -340,7 +347,7 @@ _WIDE = {"ring": RING, "means": MEANS, "means_ms": MEANS, "habit_level": HABITS,
          **dict.fromkeys(("evidence", "evidence_ms", "evidence_peak", "peak_ms", "fall_sum",
                           "fall_count"), SHIFTS)}  # fmt: skip
 _UNKNOWN = {"ring", "level", "scale", "means", "run_value", "held_level", "held_scale",
-            "quiet_level", "habit_level", "wide_mean"}  # fmt: skip
+            "quiet_level", "habit_level", "wide_mean", "risen_level"}  # fmt: skip
 
 
 def blank(columns: int) -> LevelState:

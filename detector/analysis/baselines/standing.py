@@ -135,7 +135,7 @@ def _restart(state: LevelState, column: int, level: float) -> None:
     state.settled[column] = False
     state.settle_ms[column] = state.seen_ms[column]
     for name in ("block_count", "blocks", "evidence", "evidence_peak",
-                 "rise_count", "dip_ms",
+                 "rise_count", "risen_ms", "dip_ms",
                  "back_count", "quiet_ms", "raised", "heir_ms"):  # fmt: skip
         getattr(state, name)[column] = 0
 

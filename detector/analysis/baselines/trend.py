@@ -30,8 +30,8 @@ _RISE = 0.03
 _CLOSING = 0.12
 # After a rise the new level counts as known from so many blocks at most: it is followed soon.
 _RENEWED = 10
-# Blocks that a rise needs at least.
-_LEAST_BLOCKS = 3
+# Blocks that a rise needs at least, and from which on it is known where it leads.
+_LEAST_BLOCKS, _SURE = 3, 2
 
 
 def first_level(baseline: Level, state: LevelState, times_ms: IntArray) -> None:
@@ -181,11 +181,16 @@ def _judge(
     if state.heir_ms[at].any():
         lineage.adopt(baseline, state, at, times_ms)
     drift.weigh(baseline, state, at, mean=mean, scale=scale)
+    former = state.rise_count[at]
     rising = mean > state.level[at] + np.maximum(_RISE * state.level[at], 3 * scale)
     state.rise_ms[at] = np.where(
         state.rise_count[at] == 0, state.block_ms[at], state.rise_ms[at]
     )
     state.rise_count[at] = np.where(rising, state.rise_count[at] + 1, 0)
+    _note_rise(state, at[rising], times_ms, mean=mean[rising])
+    # Two blocks back where it was: what may follow is no fall from the rise.
+    over = ~rising & (former == 0) & (state.evidence[at].max(axis=1) <= 0)
+    state.risen_ms[at[over]] = 0
     calm = ~rising & drift.calm(baseline, state)[at]
     _follow(baseline, state, at[calm], times_ms, mean=mean[calm], scale=scale[calm])
     drift.raise_lasting(baseline, state, at, times_ms, scale=scale, found=found)
@@ -223,6 +228,18 @@ def _follow(
     state.level[at] += gain * off
 
 
+def _note_rise(
+    state: LevelState, at: IntArray, times_ms: IntArray, *, mean: FloatArray
+) -> None:
+    """Keep where the job stands; the first block of a rise is a mixture, or holds a glitch."""
+    sure = state.rise_count[at] >= _SURE
+    at, mean = at[sure], mean[sure]
+    gain = 1 / np.minimum(state.rise_count[at] - _SURE + 1, MEANS)
+    before = np.where(gain < 1, state.risen_level[at], mean)
+    state.risen_level[at] = before + gain * (mean - before)
+    state.risen_ms[at] = times_ms[at]
+
+
 def _take_rise(
     baseline: Level, state: LevelState, at: IntArray, times_ms: IntArray, found: Found
 ) -> None:
@@ -237,11 +254,15 @@ def _take_rise(
         size = int(block_size(baseline, state, np.array([k]))[0])
         most = min(RING, max(2 * baseline.block_samples, int(state.rise_count[k]) * size))
         level, _ = usual(recent(state, np.array([k]), most))
+        # After a restart it may not be there yet. Blocks are bounded, so samples say it.
+        latest = np.median(recent(state, np.array([k]), size))
+        if latest < (1 - baseline.deep) * level[0]:
+            continue
         # What makes the work quicker makes its noise greater in the same measure.
         noise.rescale(state, int(k), float(level[0]) / before)
         state.level[k] = level[0]
         state.blocks[k] = min(int(state.blocks[k]), _RENEWED)
-        state.rise_count[k] = state.heir_ms[k] = 0
+        state.rise_count[k] = state.risen_ms[k] = state.heir_ms[k] = 0
         state.evidence[k] = 0
         if np.isnan(state.held_level[k]):
             found.shifts.append(
