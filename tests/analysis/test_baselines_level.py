@@ -155,6 +155,12 @@ def test_a_known_phase_of_a_job_that_has_just_risen_is_known_by_its_share_of_the
     assert not detect(times(len(values)), values).outcomes
 
 
+def test_a_known_phase_right_after_a_burst_is_known_by_its_usual_level() -> None:
+    values = with_dips(levels((0.5, 2200), noise=0.005), every=360, lasting=50, to=0.5)
+    values = np.concatenate([values, levels((0.7, 4), (0.25, 50), (0.5, 60), noise=0.005)])
+    assert not detect(times(len(values)), values).outcomes
+
+
 def test_a_fall_in_the_middle_of_a_known_phase_is_found_once_the_phase_s_time_is_over() -> None:
     values = with_dips(levels((0.5, 2200), noise=0.005), every=360, lasting=50, to=0.5)
     values = np.concatenate([values, levels((0.19, 30), (0.38, 120), noise=0.005)])

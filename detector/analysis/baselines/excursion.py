@@ -368,8 +368,12 @@ def habit_ms(
     held = relative * of / state.held_level[at]
     # So does what interrupts a rise, believed or not.
     risen = relative * of / risen_level(baseline, state, at)
-    off = np.fmin(abs(kinds - relative[:, None]), abs(kinds - held[:, None]))
-    off = np.fmin(off, abs(kinds - risen[:, None]))
+    # Where few samples said that the job had risen, it may have been a burst.
+    usual = relative * of / state.level[at]
+    usual = np.where(of > state.level[at] + edge(baseline, state)[at], usual, np.nan)
+    off = abs(kinds - relative[:, None])
+    for share in (held, risen, usual):
+        off = np.fmin(off, abs(kinds - share[:, None]))
     longest = np.where(off <= width[:, None], lasting_ms, 0).max(axis=1)
     # Two at a time slow the job by the product of both, for as long as the shorter one lasts.
     deep = np.where(kinds < 1 - baseline.deep, kinds, np.nan)
