@@ -20,11 +20,13 @@ from detector.analysis.modelkinds import (
     PLAIN,
     PLAIN_KINDS,
     WINDOW_BUT_KINDS,
+    WINDOW_IF_SAID_KINDS,
     WINDOW_KINDS,
 )
 
 # One layer of a hybrid whose layers are a single block: a letter of its pattern, or its name.
 _HYBRID = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe", "O": "moe"}
+_MOST_LAYERS = 10_000  # the deepest published decoders have some hundreds
 _MIXERS = ("full_attention", "attention", "sliding_attention", "chunked_attention", "mamba")
 
 
@@ -83,7 +85,7 @@ def _pattern(keys: Keys) -> list[str]:
     """Return the layers of a hybrid by name, each a single block; none for other models."""
     text = keys.text("hybrid_override_pattern")
     if text is None:
-        listed = keys.list("layers_block_type")
+        listed = keys.listed("layers_block_type")
         pattern = ["mlp" if name == "mlp_only" else str(name) for name in listed]
         where = "layers_block_type"
     else:
@@ -121,6 +123,9 @@ def _layers(
 ) -> tuple[tuple[tuple[int, Block], ...], tuple[Block, Block]]:
     """Layers of a mixer with a feed-forward block each, and what one more layer would be."""
     layers = keys.size("num_hidden_layers")
+    if layers > _MOST_LAYERS:
+        msg = f"num_hidden_layers {layers} is more than any model has"
+        raise ValueError(msg)
     attention = _attention(keys, hidden)
     mixers = _mixers(keys, layers, attention)
     if not keys.size("num_experts", default=0, least=0):
@@ -139,22 +144,18 @@ def _sparse(keys: Keys, layers: int) -> int:
     kinds = keys.names("mlp_layer_types", known=("dense", "sparse"), length=layers)
     if kinds:
         return kinds.count("sparse")
-    named = keys.list("moe_layers")
+    named = keys.layers("moe_layers", layers=layers)
     if named:
         return len(named)
     step = keys.size("interleave_moe_layer_step", default=0)
     if step:
         return layers // step
-    every = keys.get("moe_layer_freq")
-    if isinstance(every, list):
-        if len(every) != layers or set(every) - {0, 1}:
-            msg = f"moe_layer_freq must have a 0 or 1 for each of {layers} layers"
-            raise ValueError(msg)
-        return sum(every)
+    if isinstance(keys.get("moe_layer_freq"), list):
+        return sum(keys.marks("moe_layer_freq", layers=layers))
     first = keys.size("first_k_dense_replace", default=0, least=0)
     every = keys.size("moe_layer_freq", default=1)
     step = keys.size("decoder_sparse_step", default=1)
-    dense = set(keys.list("mlp_only_layers"))
+    dense = keys.layers("mlp_only_layers", layers=layers)
     return sum(
         layer >= first and layer % every == 0 and (layer + 1) % step == 0 and layer not in dense
         for layer in range(layers)
@@ -165,14 +166,15 @@ def _mixers(keys: Keys, layers: int, attention: Attention) -> list[tuple[int, Bl
     """What mixes tokens in how many layers: attention, of which kinds, or a Mamba block."""
     window = keys.size("sliding_window", default=0, least=0)
     chunk = keys.size("attention_chunk_size", default=0, least=0)
-    if keys.flag("use_sliding_window") is False:
+    said = keys.flag("use_sliding_window")
+    if said is False or (said is None and keys.text("model_type") in WINDOW_IF_SAID_KINDS):
         window = 0
     kinds = Counter(keys.names("layer_types", known=_MIXERS, length=layers))
     if not kinds:
         kinds = _kinds(keys, layers, window=window, chunk=chunk)
     elif not window and kinds["sliding_attention"]:
         kinds["full_attention"] += kinds.pop("sliding_attention")
-        if keys.flag("use_sliding_window") is not False:
+        if said is not False:
             msg = "layer_types has sliding_attention, and sliding_window is missing"
             raise ValueError(msg)
     if kinds["chunked_attention"] and not chunk:
@@ -195,13 +197,15 @@ def _mixers(keys: Keys, layers: int, attention: Attention) -> list[tuple[int, Bl
 
 def _kinds(keys: Keys, layers: int, *, window: int, chunk: int) -> Counter[str]:
     """How many layers have which mixer, where no list names each."""
-    if keys.has("mamba_d_ssm"):  # Falcon-H1: both, side by side, in each layer
+    if keys.has("mamba_d_ssm") or keys.text("model_type") == "falcon_h1":
+        # Both, side by side, in each layer.
         return Counter({"attention": layers, "mamba": layers})
-    attention = keys.list("attn_layer_indices")
+    attention = keys.layers("attn_layer_indices", layers=layers)
     if attention:
         return Counter({"attention": len(attention), "mamba": layers - len(attention)})
     if chunk:
-        listed = keys.list("no_rope_layers")  # 0 where a layer has no positions, and no chunks
+        # 0 where a layer has no positions, and no chunks.
+        listed = keys.marks("no_rope_layers", layers=layers)
         every = keys.size("no_rope_layer_interval", default=4)  # as Llama 4 leaves it out
         full = listed.count(0) if listed else layers // every
         return Counter({"chunked_attention": layers - full, "full_attention": full})
@@ -267,6 +271,9 @@ def _kv_heads(keys: Keys, heads: int) -> int:
 
 def _mlp(keys: Keys, hidden: int) -> Mlp:
     """The feed-forward block of the layers without experts."""
+    if keys.flag("mamba_use_mlp") is False:
+        msg = "mamba_use_mlp=false is not understood"
+        raise ValueError(msg)
     shared = keys.size("shared_expert_intermediate_size", default=0, least=0)
     if shared and not keys.size("num_experts", default=0, least=0):
         return Mlp(ffn=shared, gated=_is_gated(keys))  # Granite 4 without experts

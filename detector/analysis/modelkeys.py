@@ -36,7 +36,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "activation": (),
     "gated": ("swiglu",),
     "mlp_type": (),
-    "num_experts": ("n_routed_experts", "num_local_experts"),
+    "num_experts": ("n_routed_experts", "num_local_experts", "num_moe_experts"),
     "num_experts_per_tok": ("moe_topk", "moe_router_topk", "experts_per_token"),
     "moe_intermediate_size": ("moe_ffn_hidden_size",),
     "n_shared_experts": ("num_shared_experts",),
@@ -52,12 +52,13 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "mlp_layer_types": (),
     "interleave_moe_layer_step": (),
     "moe_layers": (),
-    "num_nextn_predict_layers": (),
+    "num_nextn_predict_layers": ("mtp_num_layers",),
     "mamba_num_heads": ("mamba_n_heads",),
     "mamba_head_dim": ("mamba_d_head",),
     "ssm_state_size": ("mamba_d_state", "mamba_state_dim"),
     "n_groups": ("mamba_n_groups", "mamba_num_groups"),
     "mamba_d_ssm": (),
+    "mamba_use_mlp": (),
     "attn_layer_indices": (),
     "hybrid_override_pattern": ("hybrid_layer_pattern",),
     "layers_block_type": (),
@@ -75,7 +76,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "vision_config": (),
     "audio_config": (),
 }
-_READ = {name for first, others in _SPELLINGS.items() for name in (first, *others)}
+READ = {name for first, others in _SPELLINGS.items() for name in (first, *others)}
 
 # Parts of names of which a key has one when it sizes, places or replaces a matrix product.
 _DECIDES = re.compile(
@@ -127,7 +128,7 @@ class Keys:
     def check(self) -> None:
         """Refuse a key that may decide FLOPs and is not understood."""
         for key, value in self._config.items():
-            if key in _READ or _is_off(value) or _HARMLESS.fullmatch(key):
+            if key in READ or _is_off(value) or _HARMLESS.fullmatch(key):
                 continue
             if _DECIDES.search(key):
                 msg = (
@@ -170,7 +171,7 @@ class Keys:
 
     def names(self, name: str, *, known: tuple[str, ...], length: int = 0) -> list[str]:
         """Return a list of names out of ``known``, empty when it is not there."""
-        listed = self.list(name)
+        listed = self.listed(name)
         for one in listed:
             if one not in known:
                 msg = f"{name}: {_short(one)} is not understood; there are {', '.join(known)}"
@@ -180,13 +181,29 @@ class Keys:
             raise ValueError(msg)
         return listed
 
-    def list(self, name: str) -> list[Any]:
+    def listed(self, name: str) -> list[Any]:
         """Return a list, empty when it is not there."""
         value = self.get(name)
         if value is not None and not isinstance(value, list):
             msg = f"{name} must be a list, not {_short(value)}"
             raise ValueError(msg)
         return value or []
+
+    def layers(self, name: str, *, layers: int) -> set[int]:
+        """Return the layers that a list names by number, none when it is not there."""
+        named = {_whole(name, one, least=0) for one in self.listed(name)}
+        if named and max(named) >= layers:
+            msg = f"{name} names layer {max(named)}, and the last of {layers} is {layers - 1}"
+            raise ValueError(msg)
+        return named
+
+    def marks(self, name: str, *, layers: int) -> list[int]:
+        """Return a list of a 0 or 1 for each layer, empty when it is not there."""
+        marked = [_whole(name, one, least=0) for one in self.listed(name)]
+        if marked and (len(marked) != layers or max(marked) > 1):
+            msg = f"{name} must have a 0 or 1 for each of {layers} layers"
+            raise ValueError(msg)
+        return marked
 
     def text(self, name: str) -> str | None:
         """Return a text, None when it is not there."""
@@ -213,13 +230,13 @@ def _whole(name: str, value: object, *, least: int) -> int:
 
 def unread(key: str) -> str | None:
     """Return why a key that a user named would change nothing; None for one that is read."""
-    if key in _READ or _HARMLESS.fullmatch(key):
+    if key in READ or _HARMLESS.fullmatch(key):
         return None
     return f"{key} is no key that is understood; {_near(key)}".rstrip("; ")
 
 
 def _near(key: str) -> str:
-    near = difflib.get_close_matches(key, _READ, n=1, cutoff=0.87)
+    near = difflib.get_close_matches(key, READ, n=1, cutoff=0.87)
     return f"did you mean {near[0]}? " if near else ""
 
 

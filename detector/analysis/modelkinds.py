@@ -34,7 +34,11 @@ OWN_HEADS_KINDS = {
 }  # fmt: skip
 # Whose `sliding_window` holds for every layer, and for all but each n-th.
 WINDOW_KINDS = {"mistral", "mixtral", "phi3", "phimoe", "starcoder2"}
-WINDOW_BUT_KINDS = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gemma3_text": 6}
+WINDOW_BUT_KINDS = {
+    "cohere2": 4, "gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2, "olmo3": 4,
+}  # fmt: skip
+# Whose window holds only where `use_sliding_window` says so.
+WINDOW_IF_SAID_KINDS = {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
 # Two directions, a second sequence, or mixers of their own: not counted here.
 OTHER_KINDS = {
     "albert", "bart", "bert", "bert-generation", "big_bird", "camembert", "deberta",

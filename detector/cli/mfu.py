@@ -101,6 +101,8 @@ def command(
         peak=peak,
     )
     rate = None if tokens_per_s is None else tokens_per_s / gpus
+    if rate is not None and (model is None or work.peak_tflops is None):
+        fail("--tokens-per-s needs a model, and a peak: --gpu with --precision, or --peak")
     held = None
     if reported is not None:
         held = compared(work, reported, measured=measured, rate=rate)
@@ -127,24 +129,32 @@ def _ratio(name: str, value: float | None, *, most: float) -> None:
 def _model(file: Path | None, settings: tuple[str, ...]) -> Model | None:
     if file is None and not settings:
         return None
-    config: dict[str, Any] = {}
-    if file is not None:
-        config = _config(file)
-    for text in settings:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            fail(f"--set {text!r} is no KEY=VALUE, such as hidden_size=8192")
-        unknown = unread(key.strip())
-        if unknown:
-            fail(f"--set {unknown}")
-        try:
-            config[key.strip()] = msgspec.json.decode(value)
-        except msgspec.DecodeError:
-            config[key.strip()] = value
+    config = {} if file is None else _config(file)
+    given = dict(map(_setting, settings))
+    text = config.get("text_config")
+    if isinstance(text, dict):  # a model of several kinds of input; its text's keys go before
+        config["text_config"] = {**text, **given}
+    else:
+        config.update(given)
     try:
         return model_of(config)
     except ValueError as error:
         fail(f"{file}: {error}" if file else str(error))
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not key or not equals:
+        fail(f"--set {text!r} is no KEY=VALUE, such as hidden_size=8192")
+    try:
+        decoded = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        decoded = value
+    unknown = unread(key)
+    if unknown and decoded is not None:  # null leaves any key out
+        fail(f"--set {unknown}")
+    return key, decoded
 
 
 def _config(file: Path) -> dict[str, Any]:

@@ -1,12 +1,16 @@
 """Published configurations, each against its FLOPs by hand."""
 
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detector.analysis import mfu
 from detector.analysis.architecture import model_of
+from detector.analysis.modelkeys import READ
 
 SEQ = 8192
 
@@ -89,7 +93,7 @@ BAMBA = {
 FALCON_H1 = {
     "model_type": "falcon_h1", "hidden_size": 5120, "num_hidden_layers": 72,
     "num_attention_heads": 20, "num_key_value_heads": 4, "head_dim": 128,
-    "intermediate_size": 21504, "mamba_n_heads": 32, "mamba_d_head": 128,
+    "intermediate_size": 21504, "mamba_n_heads": 32, "mamba_d_head": 128, "mamba_use_mlp": True,
     "mamba_d_ssm": 4096, "mamba_d_state": 256, "mamba_n_groups": 2, "vocab_size": 261120,
 }  # fmt: skip
 GEMMA_2 = {
@@ -259,6 +263,10 @@ LLAMA = {
         ({"attn_layer_period": 8}, "attn_layer_period is not understood"),
         ({"mamba_dt_rank": 256}, "mamba_dt_rank is not understood"),
         ({"num_key_value_head": 8}, "did you mean num_key_value_heads?"),
+        ({"attn_layer_indices": [32]}, "names layer 32, and the last of 32 is 31"),
+        ({"num_hidden_layers": 1e9}, "more than any model has"),
+        ({**FALCON_H1, "mamba_d_ssm": 2048}, "mamba_d_ssm 2048 is not 32 heads of 128"),
+        ({"mamba_use_mlp": False}, "mamba_use_mlp=false is not understood"),
         ({"mamba_n_heads": 128}, "nothing that says which layers are Mamba's"),
         ({"layer_types": ["linear_attention"] * 32}, "layer_types: 'linear_attention' is not"),
         ({"layer_types": ["x"]}, "layer_types: 'x' is not understood"),
@@ -304,3 +312,21 @@ def test_what_was_taken_for_granted_is_noted() -> None:
     (unknown,) = model_of({**LLAMA, "hidden_act": "silu", "model_type": "brand_new"}).notes
     assert "brand_new is not known" in unknown
     assert "multi-token prediction is counted" in model_of(DEEPSEEK).notes[0]
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 200) | st.floats() | st.sampled_from(
+        ["", "x", "mamba", "attention", "llama", "falcon_h1", "full_attention", "M*-E"]
+    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(sorted(READ)), junk, max_size=8))
+def test_whatever_stands_under_a_key_is_counted_or_refused_in_one_line(
+    config: dict[str, Any],
+) -> None:
+    with suppress(ValueError):
+        parts = mfu.forward(model_of({**LLAMA, **config}), seq=64)
+        assert all(0 <= flop < float("inf") for flop in parts.values())

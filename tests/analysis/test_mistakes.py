@@ -15,7 +15,7 @@ from detector.analysis.ofu import GpuTable
 from detector.analysis.peaks import Peak, mistaken
 from detector.cli.gpus import gpu_named, gpu_table
 from tests.analysis.decoders import HYBRID, LATENT, dense
-from tests.analysis.test_architecture_of_models import DEEPSEEK, GEMMA_3, LLAMA
+from tests.analysis.test_architecture_of_models import DEEPSEEK, GEMMA_3, GRANITE_4, LLAMA
 
 PEAK, CLOCK_RATIO = 989.4, 1980 / 1830
 QWEN = {
@@ -168,13 +168,32 @@ def test_two_mistakes_are_made_on_the_model_and_not_multiplied() -> None:
     assert set(best.mistakes) == set(chosen)
 
 
-def test_mistakes_that_exclude_each_other_are_not_taken_together() -> None:
-    known = mistakes(model_of(DEEPSEEK), seq=4096)
+def test_two_mistakes_about_one_thing_are_not_taken_together(table: GpuTable) -> None:
+    """As two peaks that one number was divided by, or all experts and one."""
+    known = mistakes(model_of(DEEPSEEK), seq=4096, peaks=peaks(table))
     factors = {one.name: one.factor for one in known}
-    product = factors["all_experts"] * factors["one_expert"]
-    for found in explanations(product, known, tolerance=0.05):
-        assert {one.name for one in found.mistakes} != {"all_experts", "one_expert"}
-        assert not set.intersection(*(set(one.about) for one in found.mistakes))
+    for one, other in (("sparse_peak", "peak_at_max_clock"), ("all_experts", "one_expert")):
+        found = explanations(factors[one] * factors[other], known, tolerance=0.05)
+        pairs = [each.mistakes for each in found if len(each.mistakes) == 2]
+        assert pairs
+        assert not any(first.about & second.about for first, second in pairs)
+
+
+def test_two_seldom_mistakes_at_once_are_not_told() -> None:
+    """A forward pass alone on four times the GPUs: a twelfth, and nobody does both."""
+    known = mistakes(None, seq=0)
+    assert not explanations(1 / 3 / 4, known, tolerance=0.02)
+    assert explanations(4 / 3 / 8, known, tolerance=0.02)
+
+
+def test_a_hybrid_of_whole_layers_taken_for_a_transformer_keeps_its_number_of_layers() -> None:
+    """Granite 4: 40 layers, each a mixer with experts; four of the mixers are attention."""
+    model = model_of(GRANITE_4)
+    plain = {**GRANITE_4, "layer_types": ["attention"] * 40}
+    as_transformer = model_of({key: plain[key] for key in plain if "mamba" not in key})
+    flop, true = (sum(mfu.forward(each, seq=8192).values()) for each in (as_transformer, model))
+    known = {one.name: one.factor for one in mistakes(model, seq=8192)}
+    assert known["every_layer_a_transformer"] == pytest.approx(flop / true)
 
 
 def test_the_commoner_of_two_that_fit_equally_comes_first_and_both_are_tied() -> None:

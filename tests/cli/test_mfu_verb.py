@@ -114,6 +114,10 @@ def test_agreement_is_said() -> None:
         (("--model", "/nowhere.json"), "/nowhere.json cannot be read: No such file"),
         (("--model", "/dev/zero"), "/dev/zero is no regular file"),
         (("--tokens-per-s", "nan", "--reported", "1"), "--tokens-per-s must be above 0"),
+        (
+            ("--tokens-per-s", "9", "--reported", "1"),
+            "--tokens-per-s needs a model, and a peak",
+        ),
         (("--gpus", "0", "--reported", "1"), "--gpus must be above 0"),
         (("--gpu", "H100-SXM", "--reported", "0.4", "--ofu", "0.4"), "--precision is missing"),
         (("--gpu", "H10", "--precision", "bf16", "--reported", "0.4"), "no single model"),
@@ -126,6 +130,19 @@ def test_bad_input_is_one_line_that_says_what_to_do(
     assert result.exit_code == 2
     assert says in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_setting_goes_before_the_file_and_null_leaves_a_key_out(tmp_path: Path) -> None:
+    text = {**LLAMA, "attn_layer_period": 8}
+    file = _written(
+        tmp_path, {"model_type": "x", "vision_config": {"a": 1}, "text_config": text}
+    )
+    refused = run("--model", file, "--seq", "8192")
+    assert "attn_layer_period is not understood" in refused.stderr
+    counted = ("--model", file, "--seq", "8192", "--set", "attn_layer_period=null")
+    whole = record(*counted)["model_flop_per_token"]
+    half = record(*counted, "--set", "num_hidden_layers=63")["model_flop_per_token"]
+    assert 1.9 < whole / half < 2.0  # type: ignore[operator]
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
