@@ -21,7 +21,7 @@ from detector.log import LogSettings
 from detector.notify.dispatch import DispatchSettings
 from detector.notify.slack_settings import SlackSettings
 from detector.notify.webhook import WebhookSettings
-from detector.series import Duration, at_least
+from detector.series import Duration, below, refuse
 from detector.store.connection import RedisSettings
 from detector.store.settings import HistorySettings, InboxSettings
 from detector.tables import ContentErrors, Problem, Table, read, shipped
@@ -73,7 +73,7 @@ class TickSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         """Refuse a pace that no pass can keep."""
-        at_least("interval", self.interval, Duration(1_000))
+        refuse(below("interval", self.interval, Duration(1_000)))
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,13 +115,15 @@ class Examined:
 
     Attributes
     ----------
+    table
+        The file as it is written.
     readable
         The parts that are in order, the others as if they were not there; paths are absolute.
     whole
         The same when nothing is wrong, else None.
     """
 
-    file: Path
+    table: Table
     readable: Config
     whole: Config | None
     problems: tuple[Problem, ...]
@@ -164,7 +166,7 @@ def examine(file: Path) -> Examined:
     _check(table)
     readable = _absolute(whole or _readable(table), file.absolute().parent)
     return Examined(
-        file=file,
+        table=table,
         readable=readable,
         whole=None if whole is None or table.problems else readable,
         problems=table.errors().problems,
@@ -201,18 +203,33 @@ def secret_of(
         When the file can't be read, or the file or the variable is empty.
     """
     for key in (f"{kind}_file", f"{kind}_env"):
-        value = getattr(settings, key, "")
-        if not value:
-            continue
-        place = f"{owner}: {key}"
-        if key.endswith("_env"):
-            text, where = environ.get(value, ""), f"${value} is not set or empty"
-        else:
-            text, where = _file_text(Path(value), place), f"{value} is empty"
-        if not text.strip():
-            raise ContentErrors([Problem(file=Path("config.toml"), path=place, message=where)])
-        return text.strip()
+        if value := getattr(settings, key, ""):
+            text, why = _pointed_to(key, value, environ)
+            if why:
+                problem = Problem(file=Path("config.toml"), path=f"{owner}: {key}", message=why)
+                raise ContentErrors([problem])
+            return text
     return ""
+
+
+def unreadable(
+    examined: Examined, *, environ: Mapping[str, str] = os.environ
+) -> Iterator[Problem]:
+    """Yield which files and variables that the file names hold nothing that can be read.
+
+    Those of parts too that are wrong otherwise. The store's own are told by who connects to it.
+    """
+    table = examined.table
+    for path, owner in _owners(table.content):
+        for key in _POINTERS & owner.keys() if path != "redis" else ():
+            value = owner[key]
+            if not isinstance(value, str) or not value:
+                continue
+            if key.endswith("_file"):
+                value = str(table.file.absolute().parent / Path(value).expanduser())
+            _, why = _pointed_to(key, value, environ)
+            if why:
+                yield table.problem(f"{path}.{key}", why)
 
 
 def effective(config: Config) -> str:
@@ -243,19 +260,17 @@ _SECRET_KEYS = {
     "bearer": "bearer_file or bearer_env",
     "bearer_token": "bearer_file or bearer_env",
 }
+# Keys that name a file, or a variable, which must hold something.
+_POINTERS = frozenset(
+    ("password_file", "password_env", "token_file", "token_env", "webhook_file", "webhook_env",
+     "secret_file", "secret_env", "bearer_file", "bearer_env", "ca_file")
+)  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def _inline_secrets(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Find secrets that stand in the file; each is taken out, to be complained of once."""
-    tables = [(name, content.get(name)) for name in ("redis", "web", "slurm", "kubernetes")]
-    for kind in ("receiver", "source"):
-        listed = content.get(kind)
-        for k, entry in enumerate(listed if isinstance(listed, list) else ()):
-            tables.append((f"{kind}[{k}]", entry))
-    for path, table in tables:
-        if not isinstance(table, dict):
-            continue
+    for path, table in _owners(content):
         for key in _SECRET_KEYS.keys() & table.keys():
             del table[key]
             yield (
@@ -273,6 +288,16 @@ def _inline_secrets(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
             )
 
 
+def _owners(content: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Find the tables that may have secrets, with their paths."""
+    for name in ("redis", "web", "slurm", "kubernetes", "receiver", "source"):
+        if isinstance(table := content.get(name), dict):
+            yield name, table
+        for k, entry in enumerate(table if isinstance(table, list) else ()):
+            if isinstance(entry, dict):
+                yield f"{name}[{k}]", entry
+
+
 def _source_passwords(path: str, table: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Find passwords in the addresses of a source; those addresses are taken out."""
     advice = (
@@ -284,7 +309,9 @@ def _source_passwords(path: str, table: dict[str, Any]) -> Iterator[tuple[str, s
         yield f"{path}.url", advice
     targets = table.get("targets")
     if isinstance(targets, list) and any(map(_password_in, targets)):
-        table["targets"] = [one for one in targets if not _password_in(one)] or ["taken-out"]
+        table["targets"] = [
+            f"taken-out-{k}" if _password_in(one) else one for k, one in enumerate(targets)
+        ]
         yield f"{path}.targets", advice
 
 
@@ -320,7 +347,10 @@ def _check_names(table: Table, kind: str) -> None:
     for k, name in enumerate(names):
         if not isinstance(name, str):
             continue  # complained of already
-        if often[name] > 1:
+        if often[name] > 1 and "name" not in _entries(table, kind)[k]:
+            message = f'there are {often[name]} "{name}": give each a name of its own'
+            table.complain(f"{kind}[{k}].name", message)
+        elif often[name] > 1:
             table.complain(f"{kind}[{k}].name", f'"{name}" is there twice')
         elif not _NAME.fullmatch(name):
             message = f'"{name}" may hold letters, digits and _ . - only'
@@ -384,13 +414,17 @@ def _files(settings: S, folder: Path) -> S:
     return msgspec.structs.replace(settings, **paths)
 
 
-def _file_text(path: Path, place: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        message = f"cannot be read: {reason}"
-        raise ContentErrors([Problem(file=path, path=place, message=message)]) from None
+def _pointed_to(key: str, value: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return what a file or a variable holds, and why that is nothing."""
+    if key.endswith("_env"):
+        text, why = environ.get(value, ""), f"${value} is not set or empty"
+    else:
+        try:
+            text, why = Path(value).read_text(encoding="utf-8"), f"{value} is empty"
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            return "", f"{value} cannot be read: {reason}"
+    return text.strip(), "" if text.strip() else why
 
 
 def _pairs(settings: msgspec.Struct) -> list[str]:

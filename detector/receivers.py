@@ -1,7 +1,7 @@
 """The receivers that config.toml names, each with its secret."""
 
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
@@ -11,7 +11,7 @@ from detector.notify import slack
 from detector.notify.receiver import Histories, Receiver
 from detector.notify.slack_settings import SlackSettings
 from detector.notify.webhook import Webhook, WebhookSettings
-from detector.tables import ContentErrors, Problem
+from detector.tables import ContentErrors, Problem, attempt
 
 _SECRET_FILES = ("password_file", "token_file", "webhook_file", "secret_file", "bearer_file")
 
@@ -24,37 +24,32 @@ def receivers(config: Config, *, histories: Histories) -> tuple[Receiver, ...]:
     ContentErrors
         With every secret that cannot be read or is none.
     """
-    wrong = refused_secrets(config.receivers)
+    wrong: list[Problem] = []
+    for settings in config.receivers:
+        attempt(secret, settings, wrong)
+    wrong += mistaken_secrets(config.receivers)
     if wrong:
         raise ContentErrors(wrong)
     return tuple(_receiver(settings, config, histories) for settings in config.receivers)
 
 
-def refused_secrets(settings: Iterable[ReceiverSettings]) -> list[Problem]:
-    """Return why secrets cannot be read or are none, in words that do not repeat them."""
-    wrong: list[Problem] = []
+def mistaken_secrets(settings: Iterable[ReceiverSettings]) -> Iterator[Problem]:
+    """Yield why secrets that can be read are none, in words that do not repeat them."""
     for receiver in settings:
-        try:
-            receiver.check_secret(secret(receiver))
-        except ContentErrors as errors:
-            wrong += errors.problems
-        except ValueError as error:
-            place = f"receiver {receiver.name!r}"
-            wrong.append(Problem(file=Path("config.toml"), path=place, message=str(error)))
-    return wrong
+        with suppress(ContentErrors):  # one that cannot be read is told elsewhere
+            text = secret(receiver)
+            try:
+                receiver.check_secret(text)
+            except ValueError as error:
+                place = f"receiver {receiver.name!r}"
+                yield Problem(file=Path("config.toml"), path=place, message=str(error))
 
 
 def doubts(config: Config) -> list[str]:
     """Return what works and should not be left as it is."""
     found = [text for receiver in config.receivers for text in receiver.problems]
     for settings in (config.redis, *config.receivers, *config.sources):
-        for key in (
-            "password_file",
-            "token_file",
-            "webhook_file",
-            "secret_file",
-            "bearer_file",
-        ):
+        for key in _SECRET_FILES:
             path = Path(getattr(settings, key, ""))
             with suppress(OSError):  # one that cannot be read is an error, told elsewhere
                 if path.is_file() and path.stat().st_mode & stat.S_IROTH:

@@ -7,7 +7,7 @@ no Redis and no clock.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple, Self
@@ -50,17 +50,21 @@ class Duration(int):
         return text or "0s"
 
 
-def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a setting below ``least``; both are told as they would be written.
+def below(name: str, value: int, least: int) -> tuple[str, ...]:
+    """Return what is wrong with a setting below ``least``, both as they would be written."""
+    return (f"{name} must be at least {least}, not {value}",) if value < least else ()
+
+
+def refuse(wrong: Iterable[str]) -> None:
+    """Refuse settings with all that is wrong with them, one line each.
 
     Raises
     ------
     ValueError
-        When it is less.
+        When anything is.
     """
-    if value < least:
-        msg = f"{name} must be at least {least}, not {value}"
-        raise ValueError(msg)
+    if lines := tuple(wrong):
+        raise ValueError("\n".join(lines))
 
 
 def iso(time_ms: int) -> str:

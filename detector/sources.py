@@ -5,7 +5,6 @@ from functools import partial
 import msgspec
 
 from detector.config import Config, SourceSettings, secret_of
-from detector.tables import ContentErrors, Problem
 from detector.telemetry.dcgm import DcgmSettings
 from detector.telemetry.nvml import NvmlSettings
 from detector.telemetry.prometheus_settings import PrometheusSettings
@@ -28,26 +27,6 @@ def sources(config: Config) -> tuple[Source, ...]:
         When one cannot work at all.
     """
     return tuple(map(source, config.sources))
-
-
-def refused_files(config: Config) -> list[Problem]:
-    """Return which files and variables that sources and schedulers name cannot be read."""
-    named: list[tuple[str, msgspec.Struct]] = [
-        ("web", config.web),
-        ("slurm", config.slurm),
-        ("kubernetes", config.kubernetes),
-        *((f"source {one.name!r}", one) for one in config.sources),
-    ]
-    wrong: list[Problem] = []
-    for owner, settings in named:
-        for key in settings.__struct_fields__:
-            kind, _, how = key.rpartition("_")
-            if how in ("file", "env") and getattr(settings, key):
-                try:
-                    secret_of(settings, kind, owner=owner)
-                except ContentErrors as errors:
-                    wrong += errors.problems
-    return wrong
 
 
 def doubts(config: Config) -> list[str]:

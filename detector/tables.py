@@ -65,8 +65,12 @@ class Table:
 
     def complain(self, path: str, message: str) -> None:
         """Note that something is wrong at ``path``."""
+        self.problems.append(self.problem(path, message))
+
+    def problem(self, path: str, message: str) -> Problem:
+        """Return what is wrong at ``path``, with its line."""
         line = _line(self._lines, path)
-        self.problems.append(Problem(file=self.file, path=path, message=message, line=line))
+        return Problem(file=self.file, path=path, message=message, line=line)
 
     def convert(self, kind: type[S]) -> S | None:
         """Return the whole file as a struct, or None after complaining of all that is wrong."""
@@ -104,16 +108,23 @@ class Table:
         if not isinstance(value, dict):
             self.complain(path, f"must be a table, not {_named(value)}")
             return None
-        known = len(self.problems)
         fields = {f.encode_name: f for f in msgspec.structs.fields(kind)}
+        bad: set[str] = set()
         for key in value.keys() - fields.keys() - {kind.__struct_config__.tag_field}:
             self.complain(_join(path, key), f"unknown key{did_you_mean(key, fields)}")
+            bad |= {key, *_near(key, fields)}
         for name, field in fields.items():
+            known = len(self.problems)
             if name in value:
                 self._value(value[name], field.type, _join(path, name))
             elif field.required:
                 self.complain(_join(path, name), "missing")
-        if len(self.problems) > known:
+            bad |= {name} if len(self.problems) > known else set()
+        if bad:
+            # The others are judged all the same; a text that must be there is empty then.
+            rest = {key: one for key, one in value.items() if key not in bad}
+            lacking = {key: "" for key in fields if fields[key].required and key in bad}
+            self._whole(lacking | rest, kind, path, keys=fields, without=bad)
             return None
         whole: S | None = self._whole(value, kind, path, keys=fields)
         return whole
@@ -127,6 +138,10 @@ class Table:
                 self._struct(value, chosen, path)
             return
         item = _item(kind)
+        if item is not None and isinstance(value, dict) and _structs(item):
+            self.complain(path, f"write [[{path}]], in two brackets: there may be several")
+            self._value(value, item, path)
+            return
         if item is not None and isinstance(value, list):
             for k, element in enumerate(value):
                 self._value(element, item, f"{path}[{k}]")
@@ -160,16 +175,32 @@ class Table:
             self.complain(_join(path, key), message)
         return tags.get(tag) if isinstance(tag, str) else None
 
-    def _whole(self, value: object, kind: Any, path: str, *, keys: Collection[str] = ()) -> Any:
-        """The value as its type; a struct that refuses itself says a key of ``keys`` first."""
+    def _whole(
+        self,
+        value: object,
+        kind: Any,
+        path: str,
+        *,
+        keys: Collection[str] = (),
+        without: Collection[str] = (),
+    ) -> Any:
+        """The value as its type; a struct that refuses itself says a key of ``keys`` first.
+
+        Where keys were left out (``without``), only what is surely wrong with others is told.
+        """
         try:
             return msgspec.convert(value, kind, dec_hook=_decode)
         except msgspec.ValidationError as error:
-            message, _, inner = str(error).partition(" - at `$")
-            place, first = path + inner.rstrip("`"), message.partition(" ")[0].rstrip(":")
-            if not inner and first in keys:
-                place, message = _join(path, first), message.removeprefix(f"{first}: ")
-            self.complain(place, _plain(message, value))
+            told, _, inner = str(error).partition(" - at `$")
+            for message in told.splitlines():
+                place, first = path + inner.rstrip("`"), message.partition(" ")[0].rstrip(":")
+                named = not inner and first.partition("[")[0] in keys
+                if without and (not named or not _words(message).isdisjoint(without)):
+                    continue
+                self.complain(
+                    _join(path, first) if named else place,
+                    _plain(message.removeprefix(f"{first}: ") if named else message, value),
+                )
             return None
 
 
@@ -211,11 +242,14 @@ def read(file: Path) -> Table:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean "..."?`` for a word near to a known one, else what is known."""
-    names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    if near:
+    names = sorted(filter(None, known))
+    if near := _near(word, names):
         return f'; did you mean "{near[0]}"?'
     return f"; known are {', '.join(names)}" if len(names) <= 20 else ""
+
+
+def _near(word: str, known: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
 
 
 def attempt(work: Callable[[T], R], item: T, problems: list[Problem]) -> R | None:
@@ -302,6 +336,10 @@ def _named(value: object) -> str:
              list: "a list", dict: "a table"}  # fmt: skip
     name = kinds.get(type(value), type(value).__name__)
     return name if isinstance(value, list | dict) else f"{name} ({value!r})"
+
+
+def _words(message: str) -> set[str]:
+    return set(re.findall(r"[\w-]+", message))
 
 
 def _join(path: str, key: str) -> str:

@@ -58,8 +58,7 @@ def command(config_file: Path | None, show: bool) -> None:
 def _check(file: Path, examined: Examined | None, problems: list[Problem]) -> str:
     """Add the problems of all that the configuration leads to; return what was read."""
     from detector import config, content
-    from detector.receivers import refused_secrets
-    from detector.sources import refused_files
+    from detector.receivers import mistaken_secrets
     from detector.tables import attempt
 
     # A broken config.toml must not hide what is broken in the folders beside it.
@@ -67,11 +66,10 @@ def _check(file: Path, examined: Examined | None, problems: list[Problem]) -> st
     where = examined.readable.content if examined else beside
     found = None
     if examined is not None:
-        problems += examined.problems
-        secrets = refused_secrets(examined.readable.receivers)
-        for problem in (*secrets, *refused_files(examined.readable)):
-            named = problem.file == Path("config.toml")
-            problems.append(replace(problem, file=file) if named else problem)
+        told = (*examined.problems, *config.unreadable(examined))
+        problems += sorted(told, key=lambda problem: problem.line or 0)
+        mistaken = mistaken_secrets(examined.readable.receivers)
+        problems += (replace(problem, file=file) for problem in mistaken)
         problems += _store(file, examined.readable)
     if (examined and examined.whole) or where.models.is_dir() or where.rules.is_dir():
         found = attempt(lambda _: content.load(where.models, where.rules), None, problems)

@@ -168,7 +168,7 @@ def made(kind: str, targets: tuple[str, ...] = ()) -> "SourceSettings":
     try:
         settings: SourceSettings = msgspec.convert(table, SourceSettings)
     except msgspec.ValidationError as error:
-        fail(f"--target: {error}")
+        fail(f"--target: {'; '.join(str(error).splitlines())}")
     return settings
 
 

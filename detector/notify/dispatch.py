@@ -24,7 +24,7 @@ import structlog
 from detector.incident.ledger import Claim, Notice
 from detector.notify.receiver import Attempt, Outcome, Policy, Receiver, Refused, Retry, Sent
 from detector.notify.ruling import Ending, Ruling, ruling, wish_ms
-from detector.series import Duration, at_least
+from detector.series import Duration, below, refuse
 
 log = structlog.get_logger(__name__)
 
@@ -86,8 +86,13 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def __post_init__(self) -> None:
         """Refuse what would never deliver."""
-        for name, least in (("lease", Duration(1_000)), ("burst", 1), ("breaker_failures", 1)):
-            at_least(name, getattr(self, name), least)
+        refuse(
+            (
+                *below("lease", self.lease, Duration(1_000)),
+                *below("burst", self.burst, 1),
+                *below("breaker_failures", self.breaker_failures, 1),
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,13 @@
 """What config.toml says of a Slack receiver, and what it refuses."""
 
 import re
+from collections.abc import Iterator
 
 import msgspec
 
 from detector.analysis.rules import Severity
 from detector.notify.slack_api import CHANNEL_ID
+from detector.series import refuse
 
 _MENTION = re.compile(r"(?:<(?:![a-z]+(?:\^[A-Z0-9]+)?|@[UW][A-Z0-9]+)> ?){1,5}")
 # Slack's reference, "Token types": of an app's bot, and of the user who installed it.
@@ -53,22 +55,20 @@ class SlackSettings(
 
     def __post_init__(self) -> None:
         """Refuse what can't work, with what to write instead."""
+        refuse(self._wrong())
+
+    def _wrong(self) -> Iterator[str]:
         places = (self.token_file, self.token_env, self.webhook_file, self.webhook_env)
         if sum(map(bool, places)) != 1:
-            msg = "give exactly one of token_file, token_env, webhook_file, webhook_env"
-            raise ValueError(msg)
-        if self.uses_token and not self.channel:
-            msg = 'give the channel to post to, for example channel = "C0123456789"'
-            raise ValueError(msg)
-        if not self.uses_token and self.channel:
-            msg = "an incoming webhook has its channel built in; leave channel out"
-            raise ValueError(msg)
+            yield "give exactly one of token_file, token_env, webhook_file, webhook_env"
+        elif self.uses_token and not self.channel:
+            yield 'channel: give the channel to post to, for example channel = "C0123456789"'
+        elif not self.uses_token and self.channel:
+            yield "channel: an incoming webhook has its channel built in; leave channel out"
         if not self.api_url.startswith(("https://", *_LOOPBACK)):
-            msg = "api_url must begin with https:// (the token travels with every call)"
-            raise ValueError(msg)
+            yield "api_url must begin with https:// (the token travels with every call)"
         if self.mention and not _MENTION.fullmatch(self.mention):
-            msg = "mention must look like <!here>, <!subteam^S0123456789> or <@U0123456789>"
-            raise ValueError(msg)
+            yield "mention must look like <!here>, <!subteam^S0123456789> or <@U0123456789>"
 
     @property
     def uses_token(self) -> bool:

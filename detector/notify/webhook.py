@@ -10,7 +10,7 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from urllib.parse import SplitResult, urlsplit
 
@@ -21,7 +21,7 @@ from detector.httpdate import parse_retry_after
 from detector.incident.export import payload
 from detector.notify.http import Failure, Response, host_of, post
 from detector.notify.receiver import Attempt, Outcome, Policy, Refused, Retry, Sent
-from detector.series import Duration
+from detector.series import Duration, refuse
 
 _PREFIX = "whsec_"
 # Of a secret, bytes: Standard Webhooks 1.0, "Signature scheme".
@@ -69,24 +69,22 @@ class WebhookSettings(
 
     def __post_init__(self) -> None:
         """Refuse what can't work, with what to write instead."""
+        refuse(self._wrong())
+
+    def _wrong(self) -> Iterator[str]:
         if bool(self.secret_file) == bool(self.secret_env):
-            msg = "give exactly one of secret_file, secret_env: unsigned events are not sent"
-            raise ValueError(msg)
+            yield "give exactly one of secret_file, secret_env: unsigned events are not sent"
         parts = _split(self.url)
         if parts is None:
-            msg = "url must look like https://host/path"
-            raise ValueError(msg)
-        if "@" in parts.netloc:
-            msg = "url must not hold a password; give it in `headers`"
-            raise ValueError(msg)
+            yield "url must look like https://host/path"
+        elif "@" in parts.netloc:
+            yield "url must not hold a password; give it in `headers`"
         if not 1_000 <= self.timeout <= 60_000:
-            msg = "timeout must be 1s to 1m"
-            raise ValueError(msg)
+            yield "timeout must be 1s to 1m"
         for name, value in self.headers.items():
             ours = name.lower() in _OURS or name.lower().startswith("webhook-")
             if ours or not _HEADER_NAME.fullmatch(name) or not _plain(value):
-                msg = f"headers: {name!r} can't be set, or not to this value"
-                raise ValueError(msg)
+                yield f"headers: {name!r} can't be set, or not to this value"
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """Settings of the histories and of the inbox, as ``config.toml`` gives them."""
 
+from collections.abc import Iterator
+
 import msgspec
 
-from detector.series import Duration, at_least
+from detector.series import Duration, below, refuse
 
 
 class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,17 +36,19 @@ class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what would lose histories before they are read, or never read any."""
+        refuse(self._wrong())
+
+    def _wrong(self) -> Iterator[str]:
         for name in ("stream", "first_look"):
             needed = getattr(self, name)
             if self.keep < needed:
-                msg = (
+                yield (
                     f"keep must be at least {name} ({needed}), not {self.keep}: what is not "
                     "kept cannot be read"
                 )
-                raise ValueError(msg)
-        for name, least in (("stream", 60_000), ("discover", 1_000)):
-            at_least(name, getattr(self, name), Duration(least))
-        at_least("slice", self.slice, 1)
+        yield from below("stream", self.stream, Duration(60_000))
+        yield from below("discover", self.discover, Duration(1_000))
+        yield from below("slice", self.slice, 1)
 
 
 class InboxSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,5 +72,4 @@ class InboxSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse slots that hold nothing."""
-        at_least("scrape", self.scrape, Duration(1))
-        at_least("longest", self.longest, 1)
+        refuse((*below("scrape", self.scrape, Duration(1)), *below("longest", self.longest, 1)))

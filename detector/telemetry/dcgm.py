@@ -7,10 +7,11 @@ from it. :class:`DcgmSettings` refuses an address that would.
 import os
 import secrets
 import socket
+from collections.abc import Iterator
 
 import msgspec
 
-from detector.series import Duration, at_least
+from detector.series import Duration, below, refuse
 from detector.telemetry.worker import NodeSource, Reader, serve
 
 
@@ -47,19 +48,18 @@ class DcgmSettings(
 
     def __post_init__(self) -> None:
         """Refuse what would start an engine, and paces that DCGM has no values for."""
+        refuse(self._wrong())
+
+    def _wrong(self) -> Iterator[str]:
         if self.address.strip().removeprefix("unix://") in ("", "embedded", "none"):
-            msg = (
+            yield (
                 "address must name the node's host engine (127.0.0.1:5555, or unix:///path): "
                 "none would start a second one, which takes the counters from the first"
             )
-            raise ValueError(msg)
         # 100 ms is DCGM's floor; clocks are sampled once a second.
-        at_least("interval", self.interval, Duration(1_000))
-        if self.deadline < 5_000:
-            msg = (
-                f"deadline must be at least 5s (3s of them for connecting), not {self.deadline}"
-            )
-            raise ValueError(msg)
+        yield from below("interval", self.interval, Duration(1_000))
+        # 3 s of them are for connecting.
+        yield from below("deadline", self.deadline, Duration(5_000))
 
 
 def build(settings: DcgmSettings) -> NodeSource:

@@ -7,9 +7,11 @@ Prometheus renamed to ``exported_*`` are the workload's own; beside one of those
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
+
+from detector.series import refuse
 
 # A job that a scheduler names, most specific first. hpc_job: dcgm-exporter's job mapping;
 # slurmjobid: slurm-job-exporter; job_id: ROCm's exporter.
@@ -70,11 +72,13 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def __post_init__(self) -> None:
         """Refuse a pattern that no pod's name can be held to."""
+        refuse(self._wrong())
+
+    def _wrong(self) -> Iterator[str]:
         try:
             re.compile(self.replica)
         except re.error as error:
-            msg = f"replica is no regular expression: {error}"
-            raise ValueError(msg) from None
+            yield f"replica is no regular expression: {error}"
 
 
 _USUAL = IdentitySettings()

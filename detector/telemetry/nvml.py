@@ -9,7 +9,7 @@ import socket
 
 import msgspec
 
-from detector.series import Duration, at_least
+from detector.series import Duration, below, refuse
 from detector.telemetry.source import SourceError
 from detector.telemetry.worker import NodeSource, Reader, serve
 
@@ -41,7 +41,7 @@ class NvmlSettings(
     def __post_init__(self) -> None:
         """Refuse a deadline that a start cannot keep."""
         # Chosen: a driver without persistence mode takes seconds to wake each GPU up.
-        at_least("deadline", self.deadline, Duration(5_000))
+        refuse(below("deadline", self.deadline, Duration(5_000)))
 
 
 def build(settings: NvmlSettings) -> NodeSource:

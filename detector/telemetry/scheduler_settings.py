@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from detector.series import Duration, at_least
+from detector.series import Duration, below, refuse
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,16 +58,15 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         """Refuse what cannot be asked."""
+        wrong = _too_small(self)
         if self.via == "slurmrestd" and not self.url.startswith(
             ("http://", "https://", "unix:///")
         ):
-            msg = (
+            wrong.append(
                 "url must say where slurmrestd is: http://host:6820, https://host:6820 or "
                 f"unix:///run/slurmrestd.socket, not {self.url!r}"
             )
-            raise ValueError(msg)
-        for name, least in (("interval", 1_000), ("timeout", 100), ("keep", 1_000)):
-            at_least(name, getattr(self, name), Duration(least))
+        refuse(wrong)
 
 
 class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,10 +104,17 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     def __post_init__(self) -> None:
         """Refuse what cannot be asked."""
+        wrong = _too_small(self)
         if self.url not in ("", "in-cluster") and not self.url.startswith(
             ("https://", "http://")
         ):
-            msg = f'url must be "in-cluster" or https://host:6443, not {self.url!r}'
-            raise ValueError(msg)
-        for name, least in (("interval", 1_000), ("timeout", 100), ("keep", 1_000)):
-            at_least(name, getattr(self, name), Duration(least))
+            wrong.append(f'url must be "in-cluster" or https://host:6443, not {self.url!r}')
+        refuse(wrong)
+
+
+def _too_small(settings: SlurmSettings | KubernetesSettings) -> list[str]:
+    return [
+        *below("interval", settings.interval, Duration(1_000)),
+        *below("timeout", settings.timeout, Duration(100)),
+        *below("keep", settings.keep, Duration(1_000)),
+    ]

@@ -1,11 +1,12 @@
 """``[collect]`` and ``[[source]]`` of ``config.toml``, apart from what is slow to load."""
 
 import re
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import msgspec
 
-from detector.series import Duration, at_least
+from detector.series import Duration, below
 from detector.telemetry.identity import IdentitySettings
 from detector.telemetry.sign_in import SignIn
 
@@ -29,14 +30,12 @@ class CollectSettings(IdentitySettings, frozen=True, kw_only=True, forbid_unknow
     interval: Duration = Duration.parse("10s")  # the slot of the inbox
     max_clock_mhz: dict[str, float] = msgspec.field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Refuse a pace that counters do not have, and clocks that are none."""
-        super().__post_init__()
-        at_least("interval", self.interval, Duration(1_000))
+    def _wrong(self) -> Iterator[str]:
+        yield from super()._wrong()
+        yield from below("interval", self.interval, Duration(1_000))
         for model, clock in self.max_clock_mhz.items():
             if not 100 <= clock <= 5000:
-                msg = f"max_clock_mhz of {model!r} must be 100 to 5000 MHz, not {clock:g}"
-                raise ValueError(msg)
+                yield f"max_clock_mhz of {model!r} must be 100 to 5000 MHz, not {clock:g}"
 
 
 class TargetSettings(SignIn, frozen=True, kw_only=True, tag_field="type"):
@@ -70,24 +69,22 @@ class TargetSettings(SignIn, frozen=True, kw_only=True, tag_field="type"):
     port: int = 9400
     refresh: Duration = Duration.parse("30s")
 
-    def __post_init__(self) -> None:
-        """Refuse what can't be asked."""
-        super().__post_init__()
+    def _wrong(self) -> Iterator[str]:
+        yield from super()._wrong()
         if self.scheme not in ("http", "https"):
-            msg = f'scheme must be "http" or "https", not {self.scheme!r}'
-            raise ValueError(msg)
+            yield f'scheme must be "http" or "https", not {self.scheme!r}'
         if not 0 < self.port < 65536:
-            msg = f"port must be 1 to 65535, not {self.port}"
-            raise ValueError(msg)
+            yield f"port must be 1 to 65535, not {self.port}"
         if self.kubernetes_service and not _SERVICE.fullmatch(self.kubernetes_service):
             said = self.kubernetes_service
-            msg = f'kubernetes_service must be "namespace/service", not {said!r}'
-            raise ValueError(msg)
-        for target in self.targets:
-            url_of(target, self)
+            yield f'kubernetes_service must be "namespace/service", not {said!r}'
+        for k, target in enumerate(self.targets):
+            try:
+                url_of(target, self)
+            except ValueError as error:
+                yield f"targets[{k}]: {error}"
         if not (self.targets or self.files or self.dns_srv or self.kubernetes_service):
-            msg = "no targets: name some with targets, files, dns_srv or kubernetes_service"
-            raise ValueError(msg)
+            yield "targets: none; name some here, or with files, dns_srv or kubernetes_service"
 
 
 def url_of(target: str, settings: TargetSettings) -> str:
@@ -128,7 +125,6 @@ class ExporterSettings(
 
     timeout: Duration = Duration.parse("5s")
 
-    def __post_init__(self) -> None:
-        """Refuse a timeout that no target can keep."""
-        super().__post_init__()
-        at_least("timeout", self.timeout, Duration(100))
+    def _wrong(self) -> Iterator[str]:
+        yield from super()._wrong()
+        yield from below("timeout", self.timeout, Duration(100))

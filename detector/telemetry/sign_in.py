@@ -1,6 +1,10 @@
 """How a source over HTTP is got into, as its table in ``config.toml`` says."""
 
+from collections.abc import Iterator
+
 import msgspec
+
+from detector.series import refuse
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,10 +33,12 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse ways to sign in that are none, or two."""
+        refuse(self._wrong())
+
+    def _wrong(self) -> Iterator[str]:
+        """Yield all that is wrong, each a line that begins with its key where it has one."""
         password = bool(self.password_file or self.password_env)
         if bool(self.username) != password:
-            msg = "username and password_file (or password_env) go together"
-            raise ValueError(msg)
-        if password and (self.bearer_file or self.bearer_env):
-            msg = "either username and a password, or a bearer token, not both"
-            raise ValueError(msg)
+            yield "username and password_file (or password_env) go together"
+        elif password and (self.bearer_file or self.bearer_env):
+            yield "username: either that and a password, or a bearer token, not both"

@@ -70,7 +70,7 @@ def test_a_receivers_secret_must_be_there_and_is_not_shown(folder: Path) -> None
         )
     code, _, stderr = check(folder)
     assert code == 1
-    assert "receiver 'oncall': token_file: cannot be read" in stderr
+    assert f"receiver[0].token_file: {folder}/token cannot be read: No such file" in stderr
     secret_file(folder / "token", "xoxb-HUSH")
     code, stdout, stderr = check(folder, "--print")
     assert code == 0
@@ -146,8 +146,8 @@ def test_what_is_wrong_in_one_place_hides_nothing_in_another(folder: Path) -> No
         "config.toml:5: tick.interval: ",
         'config.toml:8: receiver[0].name: "a" is there twice',
         'config.toml:13: receiver[1].name: "a" is there twice',
-        "$OFU_NOT_SET is not set or empty",
-        "receiver 'a': token_file: cannot be read",
+        "config.toml:10: receiver[0].token_env: $OFU_NOT_SET is not set or empty",
+        "config.toml:15: receiver[1].token_file: ",
         "config.toml: receiver 'a': line 1 of the webhook's secret",
         "surprise: unknown key",
         "warning: a: http:// lets anyone",
@@ -228,12 +228,12 @@ deadline = "10s"
     assert code == 1
     for told in (
         "source[0].password: no secrets in this file",
-        "source[0]: target 'http://[x' is neither",
-        'source[0].name: "exporter" is there twice',
+        "source[0].targets[1]: target 'http://[x' is neither",
+        'source[0].name: there are 2 "exporter": give each a name',
         "source[1].targets: no passwords in this file",
-        "bearer_file: cannot be read",
+        f"config.toml:9: source[1].bearer_file: {folder}/nowhere cannot be read",
         'did you mean "exporter"?',
-        "source[3]: no targets",
+        "source[3].targets: none; name some",
         "source[4].username: username and password_file",
         "timeout 20s is not below [collect] interval 10s",
         "source 'nvml': deadline 10s is above nine tenths of [collect] interval 10s",
