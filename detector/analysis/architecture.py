@@ -5,7 +5,7 @@ refused by name (``modelkeys``). What is taken for granted all the same is in th
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,36 +40,20 @@ def model_of(config: Mapping[str, Any]) -> Model:
         decide them is not understood.
     """
     keys = Keys(config)
-    kind = keys.text("model_type")
-    if kind in OTHER_KINDS or keys.flag("is_encoder_decoder"):
-        msg = f"model_type {kind} is no plain decoder, and is not counted here"
-        raise ValueError(msg)
-    keys.check()
-    for other in ("vision_config", "audio_config"):
-        if keys.get(other):
-            keys.notes.append(f"{other} is not counted: text tokens alone")
+    _refuse_others(keys)
     hidden = keys.size("hidden_size")
     padded = keys.size("padded_vocab_size", default=0)
     vocab = keys.size("vocab_size", default=padded or None)
+    further = keys.size("num_nextn_predict_layers", default=0, least=0)
     pattern = _pattern(keys)
+    last: tuple[Block, ...] = ()
     if pattern:
-        blocks, further = _hybrid(pattern, keys, hidden), 0
-        last: tuple[Block, ...] = ()
-        if keys.size("num_nextn_predict_layers", default=0, least=0):
-            msg = "num_nextn_predict_layers of a hybrid is not understood; --set it to 0"
-            raise ValueError(msg)
+        blocks = _hybrid(pattern, keys, hidden)
     else:
         blocks, last = _layers(keys, hidden)
-        further = keys.size("num_nextn_predict_layers", default=0, least=0)
-    if further:
-        keys.notes.append(
-            f"multi-token prediction is counted (num_nextn_predict_layers {further}); "
-            "--set num_nextn_predict_layers=0 where it is not trained"
-        )
-    if kind and kind not in GATED_KINDS | PLAIN_KINDS:
-        keys.notes.append(
-            f"model_type {kind[:40]} is not known: counted by its keys as a plain decoder"
-        )
+    if further and not last:
+        msg = "num_nextn_predict_layers of a hybrid is not understood; --set it to 0"
+        raise ValueError(msg)
     return Model(
         hidden=hidden,
         vocab=vocab,
@@ -77,8 +61,36 @@ def model_of(config: Mapping[str, Any]) -> Model:
         layers=len(pattern) or keys.size("num_hidden_layers"),
         further=further,
         further_blocks=(*last, Projection(width=2 * hidden)) if further else (),
-        notes=tuple(dict.fromkeys(keys.notes)),
+        notes=tuple(dict.fromkeys((*keys.notes, *_granted(keys, further)))),
     )
+
+
+def _refuse_others(keys: Keys) -> None:
+    """Refuse what is no decoder, or has a key that is not understood."""
+    kind = keys.text("model_type")
+    if kind in OTHER_KINDS or keys.flag("is_encoder_decoder"):
+        msg = f"model_type {kind} is no plain decoder, and is not counted here"
+        raise ValueError(msg)
+    keys.check()
+    hidden = keys.size("hidden_size")
+    if keys.size("word_embed_proj_dim", default=hidden) != hidden:  # OPT-350M
+        msg = "word_embed_proj_dim other than hidden_size is not understood"
+        raise ValueError(msg)
+
+
+def _granted(keys: Keys, further: int) -> Iterator[str]:
+    """What is taken for granted of the model as a whole."""
+    kind = keys.text("model_type")
+    if kind and kind not in GATED_KINDS | PLAIN_KINDS:
+        yield f"model_type {kind[:40]} is not known: counted by its keys as a plain decoder"
+    if further:
+        yield (
+            f"multi-token prediction is counted (num_nextn_predict_layers {further}); "
+            "--set num_nextn_predict_layers=0 where it is not trained"
+        )
+    for other in ("vision_config", "audio_config"):
+        if keys.get(other):
+            yield f"{other} is not counted: text tokens alone"
 
 
 def _pattern(keys: Keys) -> list[str]:
@@ -118,9 +130,7 @@ def _hybrid(pattern: list[str], keys: Keys, hidden: int) -> tuple[tuple[int, Blo
     return tuple((count, made[name]) for name, count in Counter(pattern).items())
 
 
-def _layers(
-    keys: Keys, hidden: int
-) -> tuple[tuple[tuple[int, Block], ...], tuple[Block, Block]]:
+def _layers(keys: Keys, hidden: int) -> tuple[tuple[tuple[int, Block], ...], tuple[Block, ...]]:
     """Layers of a mixer with a feed-forward block each, and what one more layer would be."""
     layers = keys.size("num_hidden_layers")
     if layers > _MOST_LAYERS:

@@ -13,6 +13,7 @@ from typing import Any
 # What is read, under its first name, with its other spellings.
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "n_embed", "d_model"),
+    "word_embed_proj_dim": (),
     "vocab_size": (),
     "padded_vocab_size": (),
     "num_hidden_layers": ("n_layer", "num_layers", "n_layers"),
@@ -105,7 +106,7 @@ _HARMLESS = re.compile(
     r"|mamba_(d_conv|expand|chunk_size|hidden_act|rms_norm|norm_before_gate|outproj_bias)|expand"
     r"|conv_kernel|chunk_size|use_associative_scan|time_step_(min|max|floor|limit)"
     # the size of a head over again, of what is read and of what is generated
-    r"|qk_head_dim|word_embed_proj_dim|mm_tokens_per_image|num_labels|num_logits_to_keep"
+    r"|qk_head_dim|mm_tokens_per_image|num_labels|num_logits_to_keep"
     r"|mtp_layers_block_type|num_(beams|beam_groups|return_sequences)|(encoder_)?no_repeat_ngram_size"
     r"|_?attn_implementation.*|reorder_and_upcast_attn|cache_.*|quantization_config"
     # and what has none of the parts, but may be named on a command line

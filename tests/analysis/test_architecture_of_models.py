@@ -266,6 +266,11 @@ LLAMA = {
         ({"attn_layer_indices": [32]}, "names layer 32, and the last of 32 is 31"),
         ({"num_hidden_layers": 1e9}, "more than any model has"),
         ({**FALCON_H1, "mamba_d_ssm": 2048}, "mamba_d_ssm 2048 is not 32 heads of 128"),
+        (
+            {"hybrid_override_pattern": "*-" * 16, "num_nextn_predict_layers": 1},
+            "num_nextn_predict_layers of a hybrid is not understood",
+        ),
+        ({"word_embed_proj_dim": 512}, "word_embed_proj_dim other than hidden_size"),
         ({"mamba_use_mlp": False}, "mamba_use_mlp=false is not understood"),
         ({"mamba_n_heads": 128}, "nothing that says which layers are Mamba's"),
         ({"layer_types": ["linear_attention"] * 32}, "layer_types: 'linear_attention' is not"),
