@@ -235,8 +235,8 @@ def _unwindowed(keys: Keys, layers: int) -> int:
         return 0
     msg = (
         "sliding_window is there, and nothing that says which layers have it: --set "
-        "sliding_window=null where none has, model_type=mistral where all have, or "
-        "sliding_window_pattern=N where all but each N-th have"
+        "sliding_window=null where none has, use_sliding_window=true and max_window_layers=0 "
+        "where all have, or sliding_window_pattern=N where all but each N-th have"
     )
     raise ValueError(msg)
 

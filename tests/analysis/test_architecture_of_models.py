@@ -300,6 +300,19 @@ def test_what_decides_flops_and_is_not_understood_is_refused_by_name(
         model_of({**LLAMA, **more})
 
 
+def test_a_window_of_unknown_layers_is_given_to_those_that_are_told() -> None:
+    def seen(**keys: object) -> float:
+        parts = mfu.forward(model_of({**LLAMA, "sliding_window": 4096, **keys}), seq=SEQ)
+        return parts["attention_scores"] / (4 * 32 * 128)
+
+    every = seen(use_sliding_window=True, max_window_layers=0)
+    assert every == 32 * within(4096) == seen(model_type="mistral")
+    some = 20 * within(4096) + 12 * SEQ / 2
+    assert seen(use_sliding_window=True, max_window_layers=12) == some
+    assert seen(use_sliding_window=False) == seen(model_type="qwen3", head_dim=128)
+    assert seen(sliding_window_pattern=4) == 24 * within(4096) + 8 * SEQ / 2
+
+
 def test_a_key_that_is_off_or_decides_nothing_is_passed_over() -> None:
     plain = model_of(LLAMA)
     more = {
