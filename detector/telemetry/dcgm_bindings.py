@@ -26,7 +26,7 @@ _LOG = "journalctl -u nvidia-dcgm on the node says more"
 # DCGM's return codes (dcgm_structs), by what is to be done.
 LOST = frozenset({-21, -11, -54, -56, -57})  # the connection, or the engine behind it
 NO_PROFILING = frozenset({-6, -17, -29, -33, -36})
-CONTENTION, MULTI_PASS, PAUSED, NO_COUNTERS = -37, -38, -54, -36
+CONTENTION, MULTI_PASS, PAUSED, NO_COUNTERS, NO_LIBRARY = -37, -38, -54, -36, -25
 GONE = frozenset({-18, -67})  # a GPU that was lost, or taken from the engine
 
 # Code -> what it is; what is to be done.

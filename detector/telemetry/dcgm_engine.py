@@ -20,6 +20,7 @@ from detector.telemetry.dcgm_bindings import (
     GONE,
     MULTI_PASS,
     NO_COUNTERS,
+    NO_LIBRARY,
     NO_PROFILING,
     PAUSED,
     SILENT,
@@ -117,6 +118,8 @@ class Engine:
     def _in_words(self) -> Iterator[None]:
         try:
             yield
+        except OSError as error:  # of ctypes: a library that it needs is not there
+            raise SourceError(f"DCGM: {error}: {of_code(NO_LIBRARY)}") from None
         except Exception as error:
             if code_of(error) is None and type(error).__name__ != "DcgmException":
                 raise

@@ -169,8 +169,8 @@ def divided(line: str) -> tuple[str, str]:
 def of_target(target: _Target) -> Iterator[Symptom]:
     """Go through everything that one target's readings can show."""
     looks: Iterable[Callable[[_Target], Iterable[Symptom]]] = (
-        _answered, _lost, _failing, _verdicts, _counters, _max_clock, _wished, _jobs, _mig,
-        _clock, _dropped, _pace,
+        _lost, _failing, _verdicts, _counters, _max_clock, _wished, _jobs, _mig,
+        _clock, _dropped, _pace, _answered,
     )  # fmt: skip
     for look in looks:
         yield from look(target)
@@ -180,11 +180,13 @@ def _answered(target: _Target) -> Iterator[Symptom]:
     usable = sum(one.usable for one in target.judged)
     hosts = sorted({reading.host for reading in target.readings if reading.host})
     where = f" of {', '.join(hosts[:3])}" if hosts else ""
+    seen = f"{_gpus(len(target.readings))}{where}"
     yield Symptom(
         kind="answered",
-        level="ok",
+        level="ok" if usable else "note",
         place=target.place,
-        reason=f"{_gpus(len(target.readings))}{where}; OFU of {usable}",
+        reason=f"{seen}; OFU of {usable}" if usable else f"{seen} answer, none with OFU",
+        remedy="" if usable else "see what else is said of this place",
     )
 
 

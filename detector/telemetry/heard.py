@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from detector.fleet import Placement
-from detector.series import Duration
+from detector.series import Duration, iso
 from detector.telemetry.background import in_background
 from detector.telemetry.scheduler import Roll, Run, Scheduler, SchedulerError
 
@@ -80,7 +80,7 @@ class Heard:
         if self.under_way is None:
             return None
         if not self.under_way.done():
-            self.error = "it takes long to answer"
+            self.error = "it takes long to answer; see whether its host is busy"
             return None
         answer, self.under_way = self.under_way.result(), None
         self.error, self.no_past = answer.error, answer.no_past or self.no_past
@@ -96,22 +96,21 @@ class Heard:
         """Return one line for all that it does not answer: why, and what counts meanwhile."""
         found = []
         if self.error:
-            found.append(f"{self.scheduler.name}: {self.error}; {self._standing(now_ms)}")
+            found.append((self.error, self._standing(now_ms)))
         if self.no_past:
-            found.append(
-                f"{self.scheduler.name}: {self.no_past}; runs that ended before this process "
-                "began are continued by none"
-            )
-        return tuple(found)
+            none = "runs that ended before this process began are continued by none"
+            found.append((self.no_past, none))
+        return tuple(f"{self.scheduler.name}: {_meaning(*one)}" for one in found)
 
     def _standing(self, now_ms: int) -> str:
+        """Return what counts meanwhile; the same words in each round, for a log to say once."""
         if self.as_of_ms is None:
             return "nothing is known of who runs where but what labels say"
-        age = Duration(max(0, now_ms - self.as_of_ms) // 1000 * 1000)
+        last = f"its answer of {iso(self.as_of_ms // 1000 * 1000)}"
         keep = Duration(self.scheduler.keep_ms)
         if self.fresh(now_ms):
-            return f"its answer of {age} ago counts until it is {keep} old"
-        return f"its answer of {age} ago counts no longer"
+            return f"{last} counts until it is {keep} old"
+        return f"{last} counts no longer"
 
     def _take(self, roll: Roll, *, as_of_ms: int) -> None:
         """File an answer: a hold that it no longer lists ended somewhere since the last one.
@@ -162,6 +161,12 @@ def _answer(scheduler: Scheduler, now_ms: int, *, before_ms: int, past: bool) ->
         asked_ms=now_ms, before_ms=before_ms, roll=roll, error=error, past=runs,
         no_past=no_past,
     )  # fmt: skip
+
+
+def _meaning(error: str, consequence: str) -> str:
+    """Return an error with what follows from it, and last what is to be done."""
+    what, mark, remedy = error.rpartition("; ")
+    return f"{what}, and {consequence}; {remedy}" if mark else f"{error}, and {consequence}"
 
 
 def _begun(placement: Placement) -> Placement:

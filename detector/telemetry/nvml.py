@@ -13,6 +13,12 @@ from detector.series import Duration, below, refuse
 from detector.telemetry.source import SourceError
 from detector.telemetry.worker import NodeSource, Reader, serve
 
+# What of GPM is used, and older bindings lack.
+_CALLS = (
+    "c_nvmlGpmMetricsGet_t", "nvmlGpmMetricsGet", "nvmlGpmMigSampleGet",
+    "nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet",
+)  # fmt: skip
+
 
 class NvmlSettings(
     msgspec.Struct,
@@ -67,6 +73,16 @@ def _reader(line: bytes) -> Reader:
     except ModuleNotFoundError:
         msg = "the Python module pynvml is not there; pip install 'ofuwatch[nvml]'"
         raise SourceError(msg) from None
+    except Exception as error:  # half installed, or of another Python
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        msg = f"the Python module pynvml is broken ({said}); pip install --force-reinstall "
+        raise SourceError(f"{msg}nvidia-ml-py") from None
+    if not all(hasattr(nvml, name) for name in _CALLS):
+        msg = (
+            f"{nvml.__file__} is too old, and needs to be of nvidia-ml-py 12.560 or later; "
+            "pip install -U 'ofuwatch[nvml]'"
+        )
+        raise SourceError(msg)
     gpm = Gpm(nvml, host=told["host"])
     gpm.start()
     return gpm

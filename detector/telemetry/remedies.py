@@ -19,7 +19,12 @@ ROWS: Mapping[str, tuple[str, int, str]] = {
     "power_w": ("DCGM_FI_DEV_POWER_USAGE", 155, "a power limit"),
     "pcie_rx_bytes": ("DCGM_FI_PROF_PCIE_RX_BYTES", 1010, "starved data loaders"),
     "nvlink_rx_bytes": ("DCGM_FI_PROF_NVLINK_RX_BYTES", 1012, "stalled communication"),
-    "clock_event_bits": ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", 112, "why a clock is slow"),
+    "clock_event_bits": ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 112, "why a clock is slow"),
+}
+# Rows whose name is another one before DCGM 4: the list has both, commented out.
+_RENAMED: Mapping[str, str] = {
+    "clock_event_bits": "DCGM_FI_DEV_CLOCKS_EVENT_REASONS (before DCGM 4 instead of it "
+    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS: an exporter does not start with the other's name)",
 }
 NEEDED = ("tensor_active", "sm_clock_mhz")
 WISHED = tuple(name for name in ROWS if name not in (*NEEDED, "max_sm_clock_mhz"))
@@ -42,7 +47,7 @@ _RESTART: Mapping[Kind, str] = {
 
 def export(kind: Kind, counters: tuple[str, ...]) -> str:
     """Return how counters come out of a source that has none of them."""
-    rows = ", ".join(ROWS[name][0] for name in counters)
+    rows = ", ".join(_RENAMED.get(name, ROWS[name][0]) for name in counters)
     fields = ",".join(str(ROWS[name][1]) for name in counters)
     match kind:
         case "exporter":

@@ -164,6 +164,27 @@ def test_doctor_says_of_a_gpu_before_hopper_that_the_driver_has_no_counters(
     assert found["no_profiling"]["remedy"] == 'use type = "dcgm"'
 
 
+def test_doctor_notes_a_gpu_that_mig_leaves_nothing_of(tmp_path: Path) -> None:
+    gpus = [test_nvml.gpu(0, instances=[None]), test_nvml.gpu(1)]
+    state = {"now_s": 1_800_000_000, "still": True, "gpus": gpus}
+    (tmp_path / "node.json").write_text(json.dumps(state))
+    _, found = findings("--source", "nvml", config="", folder=tmp_path)
+    told = found["mig_without_instances"]
+    assert (told["level"], told["remedy"]) == ("note", "nvidia-smi mig -lgi")
+    assert told["reason"] == "GPU-0: MIG is on, and there is no instance"
+
+
+def test_doctor_says_of_a_mapping_that_cannot_be_read_what_is_to_be_done(
+    tmp_path: Path,
+) -> None:
+    engine(tmp_path)
+    config = f'[collect]\nhpc_directory = "{tmp_path / "jobs"}"\n{DCGM}'
+    code, found = findings(config=config, folder=tmp_path)
+    assert code == 1
+    assert "nothing is known of who runs where" in found["source_broken"]["reason"]
+    assert found["source_broken"]["remedy"].startswith("let the prolog make it, or set")
+
+
 def test_doctor_says_of_a_machine_without_a_driver_just_that(tmp_path: Path) -> None:
     if Path("/proc/driver/nvidia").exists() or Path("/dev/kfd").exists():
         pytest.skip("this machine has a driver of GPUs")

@@ -197,6 +197,25 @@ def test_doctor_tells_counters_that_are_blank_everywhere_from_counters_that_are_
     assert {"no_profiling_counters", "tensor_active_missing"}.isdisjoint(found)
 
 
+def test_doctor_says_of_a_clock_that_is_blank_everywhere_that_no_gpu_has_ofu() -> None:
+    page = _page("01_h100_8gpu_host")
+    blank = re.sub(rb"(?m)^(DCGM_FI_DEV_SM_CLOCK\{.*\}) \S+$", rb"\1 2147483632", page)
+    with serving(_always(blank)) as exporter:
+        _, found = _findings("--wait", "0s", "--target", exporter.url)
+    assert found["sm_clock_mhz_blank"]["reason"].endswith("8 of 8 GPUs")
+    assert "sm_clock_mhz_missing" not in found
+    assert found["answered"]["level"] == "note"
+    assert found["answered"]["reason"].endswith("answer, none with OFU")
+
+
+def test_doctor_names_both_rows_of_why_a_clock_is_slow_since_an_exporter_knows_one() -> None:
+    _, found = _findings("--target", str(_PAGES / "01_h100_8gpu_host.prom"))
+    remedy = found["counters_not_exported"]["remedy"]
+    assert (
+        "DCGM_FI_DEV_CLOCKS_EVENT_REASONS (before DCGM 4 instead of it DCGM_FI_DEV_" in remedy
+    )
+
+
 def test_doctor_sees_an_exporter_that_repeats_itself() -> None:
     with serving(_always(_page("01_h100_8gpu_host"))) as exporter:
         _, found = _findings("--wait", "1s", "--target", exporter.url)

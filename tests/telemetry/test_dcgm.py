@@ -610,6 +610,21 @@ def test_broken_bindings_are_told_as_such(host: Host, tmp_path: Path) -> None:
     assert "\n" not in error
 
 
+def test_a_library_that_libdcgm_needs_and_is_not_there_is_told_with_what_to_install(
+    host: Host, tmp_path: Path
+) -> None:
+    for file in STANDIN.glob("*.py"):
+        (tmp_path / file.name).write_text(file.read_text())
+    broken = (
+        "class DcgmHandle:\n    def __init__(self, **_):\n        raise OSError('no libz')\n"
+    )
+    (tmp_path / "DcgmHandle.py").write_text(broken)
+    host.source.close()
+    host.source = host.make(bindings=str(tmp_path))
+    error = host.after(0).error
+    assert error.startswith("DCGM: no libz: libdcgm was not found; install datacenter-gpu-")
+
+
 def test_other_bindings_do_not_stand_in_for_the_configured_ones(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -248,3 +248,27 @@ def test_without_the_package_the_error_says_what_to_install(
     (tmp_path / "pynvml.py").write_text("raise ModuleNotFoundError('pynvml')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert "pip install 'ofuwatch[nvml]'" in node.after(0).error
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "raise ImportError('libfoo\\nmissing')",
+            "is broken (ImportError: libfoo missing); pip",
+        ),
+        ("print 'for Python 2'", "is broken (SyntaxError"),
+        (
+            "class NVMLError(Exception): pass",
+            "be of nvidia-ml-py 12.560 or later; pip",
+        ),
+    ],
+)
+def test_bindings_that_are_broken_or_too_old_are_one_line_with_what_to_install(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    (tmp_path / "pynvml.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    error = node.after(0).error
+    assert told in error
+    assert "\n" not in error

@@ -17,6 +17,7 @@ from detector.analysis.ofu import GpuTable
 from detector.analysis.quality import NOTHING, MaxClocks, judge
 from detector.fleet import Job, Placement
 from detector.reading import Reading, Scrape
+from detector.series import iso
 from detector.telemetry.hpc import HpcDirectory
 from detector.telemetry.identity import IdentitySettings
 from detector.telemetry.register import Register, schedulers
@@ -175,19 +176,22 @@ def test_several_jobs_of_one_gpu_are_all_told() -> None:
     assert whose(Register(), shared) == [("a", "b")]
 
 
-def test_the_last_answer_counts_for_a_while_with_its_age_and_then_no_longer() -> None:
+def test_the_last_answer_counts_for_a_while_and_then_no_longer_as_one_line_each() -> None:
     slurm = Told(roll=Roll(placements=(on("a", -100),)), keep_ms=60 * S)
     register = Register([slurm])
     register.refresh(T)
     slurm.roll = None
-    register.refresh(T + 50 * S)
+    register.refresh(T + 40 * S)
     assert list(register.troubles) == [
-        "slurm: squeue failed: Unable to contact slurm controller; its answer of 50s ago "
-        "counts until it is 1m old",
+        "slurm: squeue failed: Unable to contact slurm controller, and its answer of "
+        f"{iso(T)} counts until it is 1m old",
     ]
+    told = register.troubles
+    register.refresh(T + 50 * S)
+    assert register.troubles == told
     assert whose(register, reading(50)) == [("a",)]
     register.refresh(T + 70 * S)
-    assert register.troubles[0].endswith("its answer of 1m10s ago counts no longer")
+    assert register.troubles[0].endswith(f"its answer of {iso(T)} counts no longer")
     assert whose(register, reading(70)) == [()]
     slurm.roll = Roll(placements=(on("a", -100),))
     register.refresh(T + 80 * S)
@@ -217,7 +221,7 @@ def test_a_scheduler_that_hangs_costs_no_other_and_counts_once_it_answers() -> N
             assert whose(register, reading(at), pod) == [("a",), ("ml/b",)]
         assert (slurm.looks, pods.looks) == (2, 3)
         (told,) = register.troubles
-        assert "its answer of 20s ago counts until it is 10m old" in told
+        assert f"and its answer of {iso(T)} counts until it is 10m old; see" in told
     finally:
         go.set()
     for _ in range(1_000):  # until its thread is done
