@@ -135,12 +135,9 @@ def _job(request: Request) -> str:
 
 async def _body(request: Request) -> bytes:
     """Return the body, at most the largest that is taken; its announced length may lie."""
-    announced = request.headers.get("content-length", "0")
-    # Who is refused before its end must not go on sending it.
-    large = HTTPException(
-        413, f"a request has at most {_LARGEST} bytes; send less", {"Connection": "close"}
-    )
-    if int(announced) > _LARGEST:  # h11 takes digits alone
+    # Who goes on sending hears of it only while somebody reads: until the connection is cut.
+    large = HTTPException(413, f"a request has at most {_LARGEST} bytes; send less")
+    if int(request.headers.get("content-length", "0")) > _LARGEST:  # h11 takes digits alone
         raise large
     body = bytearray()
     try:

@@ -34,7 +34,7 @@ def application(intake: Intake, *, token: str, clock: Callable[[], int]) -> Star
         del request
         return reply(200, {"status": "ok"})
 
-    return Starlette(
+    app = Starlette(
         routes=[
             # A job's id may hold slashes: namespace/name.
             Route("/api/v1/jobs/{job:path}/metrics", post, methods=["POST"]),
@@ -42,6 +42,8 @@ def application(intake: Intake, *, token: str, clock: Callable[[], int]) -> Star
         ],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
+    app.router.redirect_slashes = False  # senders do not follow
+    return app
 
 
 async def _refused(request: Request, error: Exception) -> Response:

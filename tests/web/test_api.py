@@ -126,9 +126,11 @@ def test_an_impossible_job_is_refused(door: Door, job: str) -> None:
 
 
 def test_what_is_not_served_is_told_with_what_is(door: Door) -> None:
-    answer = door.post({"tokens": 1}, job="%0A")
-    assert answer.status == 404
-    assert "POST /api/v1/jobs/{job}/metrics" in answer.json()["error"]
+    for path in ("api/v1/jobs/%0A/metrics", "api/v1/jobs/1/metrics/", ""):
+        url = f"http://{door.address}/{path}"
+        answer = urllib3.request("POST", url, headers=JSON, body=b"{}", retries=False)
+        assert answer.status == 404
+        assert "POST /api/v1/jobs/{job}/metrics" in answer.json()["error"]
     got = urllib3.request("GET", f"http://{door.address}/api/v1/jobs/1/metrics", retries=False)
     assert (got.status, got.headers["Allow"]) == (405, "POST")
     assert "Allow" in got.json()["error"]

@@ -1,6 +1,5 @@
 """Connections that never say anything whole, and a store that hangs, over real sockets."""
 
-import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -47,10 +46,12 @@ def opened(address: str, text: bytes) -> socket.socket:
     return connection
 
 
-def post(address: str) -> urllib3.BaseHTTPResponse:
+def post(
+    address: str, body: bytes | Iterator[bytes] = b'{"tokens":1}'
+) -> urllib3.BaseHTTPResponse:
     url = f"http://{address}/api/v1/jobs/1/metrics"
     headers = {"Content-Type": "application/json"}
-    return urllib3.request("POST", url, body=b'{"tokens":1}', headers=headers, retries=False)
+    return urllib3.request("POST", url, body=body, headers=headers, retries=False)
 
 
 def healthy(address: str) -> bool:
@@ -90,12 +91,27 @@ def test_a_connection_that_sends_no_whole_request_in_time_is_cut(
             assert is_cut(connection)
 
 
-def test_who_is_refused_before_its_end_may_not_go_on_sending(address: str) -> None:
+def test_a_request_that_announces_too_much_is_refused_before_it_is_sent(address: str) -> None:
     with opened(address, BEGUN + b'Content-Length: 999999999999\r\n\r\n{"to') as connection:
-        told = b"".join(iter(lambda: connection.recv(10_000), b""))
-    head, _, body = told.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 413 ")
-    assert "at most 65536 bytes" in json.loads(body)["error"]
+        assert connection.recv(1_000).startswith(b"HTTP/1.1 413 ")
+    for large in (b" " * 4_000_000, iter([b" " * 1_000_000] * 4)):  # the latter in chunks
+        answer = post(address, large)
+        assert answer.status == 413
+        assert "at most 65536 bytes" in answer.json()["error"]
+
+
+def send_on(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b" " * 10_000)
+
+
+def test_who_goes_on_sending_what_is_refused_is_cut(redis_client: redis.Redis) -> None:
+    for address in served(redis_client, 1):
+        with (
+            opened(address, BEGUN + b"Content-Length: 999999999999\r\n\r\n") as connection,
+            pytest.raises(OSError, match=r"reset|Broken pipe"),
+        ):
+            send_on(connection)
 
 
 def test_a_store_that_hangs_is_told_as_overload_while_health_is_answered(
