@@ -94,7 +94,7 @@ class Inbox:
         self._slots: dict[tuple[str, int], _Slot] = {}
         self._crews: dict[str, Crew] = {}
         self._clocks = HostClocks()
-        self._placing = Placing(self._server, self._keys)
+        self._placing = Placing(self._server, self._keys, scrape_ms=self._settings.scrape)
         self._tidied_ms = 0
 
     def drain(self, now_ms: int) -> InboxReport:
@@ -125,7 +125,7 @@ class Inbox:
             samples += self._merged(job, start, slot)
             done += slot.ids
         # After the scrapes were merged: a report that was waiting for one goes before it.
-        placed = self._placing.ready(self._scraped, now_ms=now_ms)
+        placed = self._placing.ready(self._scraped, samples, now_ms=now_ms)
         for report, why in placed.back:
             self._refuse(report.job, report.id, "went_back", why)
         samples += placed.samples

@@ -73,15 +73,21 @@ class _Known:
 class Placing:
     """Holds reports until their place is known.
 
+    Parameters
+    ----------
+    scrape_ms
+        How long after its own time what is reported still belongs to a scrape of hosts.
+
     Raises
     ------
     StoreError
         From :meth:`ready`, when the server cannot be used; what is held stays in the inbox.
     """
 
-    def __init__(self, server: Server, keys: Keys) -> None:
+    def __init__(self, server: Server, keys: Keys, *, scrape_ms: int) -> None:
         self._server = server
         self._keys = keys
+        self._scrape_ms = scrape_ms
         self._held: dict[str, list[Letter]] = {}
 
     def __len__(self) -> int:
@@ -92,7 +98,13 @@ class Placing:
         """Hold a report."""
         self._held.setdefault(report.job, []).append(report)
 
-    def ready(self, scraped: Callable[[Letter], bool | None], *, now_ms: int) -> Placed:
+    def ready(
+        self,
+        scraped: Callable[[Letter], bool | None],
+        scrapes: Iterable[Sample],
+        *,
+        now_ms: int,
+    ) -> Placed:
         """Return what is held no longer.
 
         Parameters
@@ -100,8 +112,13 @@ class Placing:
         scraped
             Whether hosts' scrapes of a report's time are written, this time at the latest;
             None where no hosts are known, so that the stream has to tell.
+        scrapes
+            Those that will be written with the reports.
         """
         placed = Placed()
+        coming: dict[str, list[int]] = {}
+        for scrape in scrapes:
+            coming.setdefault(scrape.job, []).append(scrape.time_ms)
         known = self._known()
         held, self._held = self._held, {}
         for job, reports in held.items():
@@ -111,6 +128,9 @@ class Placing:
                 expected = bool(closed) or end.scraped_ms >= report.time_ms - JOIN_MS
                 settled = expected if closed is None else closed
                 if settled or now_ms >= report.time_ms + _HOLD_MS:
+                    over_ms = report.time_ms - self._scrape_ms
+                    over = [at for at in coming.get(job, ()) if at <= over_ms]
+                    end.last_ms = max(end.last_ms, *over) if over else end.last_ms
                     _place(report, end, placed, expected=expected)
                 else:
                     self.take(report)

@@ -187,6 +187,19 @@ def test_a_report_of_a_scrape_that_holds_nothing_new_is_kept(job: Job) -> None:
     assert job.reports() == [(at + 3_000, float(at)) for at in range(0, 60_000, 10_000)]
 
 
+def test_of_scrapes_and_reports_that_are_caught_up_with_each_has_its_own(job: Job) -> None:
+    for at in range(0, 300_000, 10_000):
+        part = {"job": "j", "host": "a", "v": "0.4", "n": "8", "ts": str(NOW + at)}
+        job.client.xadd(KEYS.inbox, dict(part.items()), id=f"{NOW + at}-0")
+        for later in (2_000, 7_000):
+            flat = {"job": "j", "ts": str(NOW + at + later), "tokens": str(at + later)}
+            job.client.xadd(KEYS.inbox, dict(flat.items()), id=f"{NOW + at + later}-0")
+    job.drain(400_000)
+    window = job.history.window("j", start_ms=0, end_ms=2**60)
+    assert window.times_ms.tolist() == list(range(NOW, NOW + 300_000, 10_000))
+    assert window.fields["tokens"].tolist() == list(range(7_000, 307_000, 10_000))
+
+
 def test_an_entry_without_host_that_says_that_no_gpu_is_usable_is_a_scrape(job: Job) -> None:
     job.client.xadd(KEYS.inbox, {"job": "j", "n": 0, "ts": NOW})
     job.drain(1_000)
