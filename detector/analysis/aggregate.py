@@ -253,12 +253,13 @@ def _vector(hosts: Sequence[Part], roster: Sequence[Gpu]) -> tuple[float, ...]:
 
 
 # What people do about a verdict.
+_RESTART = "restart the host engine or exporter, or reset the GPU where there is neither"
 _REMEDIES = {
     "unreachable": "see whether host and exporter are up",
     "stale": "see whether the exporter or host engine still collects",
-    "frozen": "restart the host engine or exporter",
+    "frozen": _RESTART,
     "blank": "see with ofuwatch doctor which counters are missing, and why",
-    "zero_mismatch": "restart the host engine or exporter",
+    "zero_mismatch": _RESTART,
     "contention": "end the other profiler on the host",
     "out_of_bounds": "see which maximal clock is right; [collect] max_clock_mhz sets it",
 }

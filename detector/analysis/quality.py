@@ -397,8 +397,7 @@ def _verdict(
         return "out_of_bounds", f"SM clock {clock:g} MHz is above the maximum of {top[0]:g} MHz"
     if _is_mismatch(reading):
         return "zero_mismatch", (
-            "the GPU is busy, yet its engine or SMs were active for exactly 0; "
-            "restart its host engine or exporter"
+            "the GPU is busy, yet its engine or SMs were active for exactly 0"
         )
     return _against(at, top)
 

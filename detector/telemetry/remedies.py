@@ -87,7 +87,10 @@ def profile(kind: Kind) -> str:
 def blank(kind: Kind, counter: str) -> str:
     """Return what to do where a counter has a value on some GPUs alone."""
     if kind == "nvml":
-        return "nvidia-smi -q on the node; where that shows N/A too, the driver has none"
+        return (
+            "`ofuwatch collect --once` says of each GPU why; if the driver's answer stays so, "
+            f"{_RESTART[kind]}"
+        )
     field = ROWS[counter][1]
     paused = "dcgmi profile --resume in case somebody paused it, else " if field > 1000 else ""
     return (

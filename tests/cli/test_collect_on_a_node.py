@@ -164,6 +164,16 @@ def test_doctor_says_of_a_gpu_before_hopper_that_the_driver_has_no_counters(
     assert found["no_profiling"]["remedy"] == 'use type = "dcgm"'
 
 
+def test_doctor_sends_nobody_to_dcgm_where_the_driver_is_asked(tmp_path: Path) -> None:
+    stuck = test_nvml.gpu(0, metrics={**test_nvml.METRICS, "1": 0.0, "2": 0.0, "5": 0.0})
+    state = {"now_s": 1_800_000_000, "still": True, "gpus": [stuck]}
+    (tmp_path / "node.json").write_text(json.dumps(state))
+    _, found = findings("--source", "nvml", config="", folder=tmp_path)
+    told = found["zero_mismatch"]
+    assert told["remedy"].startswith("nvidia-smi --gpu-reset")
+    assert not any(word in f"{told}" for word in ("dcgm", "exporter", "host engine"))
+
+
 def test_doctor_notes_a_gpu_that_mig_leaves_nothing_of(tmp_path: Path) -> None:
     gpus = [test_nvml.gpu(0, instances=[None]), test_nvml.gpu(1)]
     state = {"now_s": 1_800_000_000, "still": True, "gpus": gpus}
