@@ -11,8 +11,8 @@ from typing import Protocol
 
 from detector import log
 from detector.analysis.aggregate import Part
+from detector.analysis.maxclock import MaxClocks
 from detector.analysis.ofu import GpuTable
-from detector.analysis.quality import MaxClocks
 from detector.config import Config
 from detector.reading import Reading
 from detector.sources import PATIENCE, register_of, sources

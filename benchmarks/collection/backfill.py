@@ -19,7 +19,7 @@ import msgspec
 from rich.progress import Progress
 
 from benchmarks.report import Row
-from detector.analysis.quality import MaxClocks
+from detector.analysis.maxclock import MaxClocks
 from detector.content import load_gpus, shipped
 from detector.telemetry.backfill import backfill
 from detector.telemetry.prometheus import LIVE, Origins, build, names_of, readings, selector

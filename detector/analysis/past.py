@@ -17,16 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from detector.analysis.aggregate import COUNTERS_OF, Part, fault_of
+from detector.analysis.maxclock import MaxClocks, Observed
 from detector.analysis.ofu import MAX_RATIO
-from detector.analysis.quality import (
-    ENGINES,
-    HELD_MS,
-    MEAN_MS,
-    Judged,
-    MaxClocks,
-    Memory,
-    judge,
-)
+from detector.analysis.quality import ENGINES, HELD_MS, MEAN_MS, Judged, Memory, judge
 from detector.fleet import Gpu
 from detector.reading import Reading, Scrape
 from detector.series import FloatArray, IntArray
@@ -109,16 +102,16 @@ class Verdicts:
     faults: npt.NDArray[np.object_]
 
 
-def verdicts(past: Past, max_clocks: MaxClocks, observed: tuple[float, int]) -> Verdicts:
+def verdicts(past: Past, max_clocks: MaxClocks, observed: Observed) -> Verdicts:
     """Return the verdicts on a GPU's past.
 
     Parameters
     ----------
     observed
-        The highest clock that any GPU of the model had, MHz, and in how many readings.
+        The highest clocks of all pasts, by model.
     """
     n = len(past.times_ms)
-    top, source = max_clocks.find(past.who, None, observed)
+    top, source = max_clocks.find(past.who, observed)
     tensor, clock = (past.values.get(key, np.full(n, np.nan)) for key in
                      ("tensor_active", "sm_clock_mhz"))  # fmt: skip
     ofu = np.minimum(1.0, tensor * clock / top)
@@ -132,7 +125,7 @@ def verdicts(past: Past, max_clocks: MaxClocks, observed: tuple[float, int]) -> 
         plain = ~still & ~np.isnan(ofu) & (clock <= MAX_RATIO * top) & ~_may_mismatch(past)
     plain &= ~_handed(past)
     known = plain | (held & plain[head])
-    memory = Memory(observed={past.who.model or past.who.uuid: observed})
+    memory = Memory(observed=observed)
     seen_ms = np.where(held, past.times_ms[head], past.times_ms)
     stood, faults = _heads(still), np.full(n, "", object)
     for start, end in _runs(~known):
@@ -256,9 +249,7 @@ def bring_together(
     for past in sorted(pasts, key=lambda past: _place(past.who)):
         if not any(job in jobs for owners in past.jobs for job in owners):
             continue
-        judged = verdicts(
-            past, max_clocks, observed.get(past.who.model or past.who.uuid, (0.0, 0))
-        )
+        judged = verdicts(past, max_clocks, observed)
         _sum_up(sums, past, judged, slots_ms, slot_ms=slot_ms, jobs=jobs)
     for job, found in sums.items():
         yield from _parts(job, found, slots_ms)

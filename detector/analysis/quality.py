@@ -11,12 +11,14 @@ by our clock: a source's own clock only tells whether a reading is a new one.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from detector.analysis.ofu import MAX_RATIO, GpuTable
+from detector.analysis.maxclock import ClockSource, MaxClocks, Observed, observe
+from detector.analysis.ofu import MAX_RATIO
 from detector.metric import COUNTERS
 from detector.reading import Reading, Scrape
 
@@ -24,8 +26,6 @@ Quality = Literal[
     "ok", "stale", "frozen", "blank", "zero_mismatch", "contention",
     "clock_source_changed", "out_of_bounds", "handover", "unreachable",
 ]  # fmt: skip
-ClockSource = Literal["dcgm", "nvml", "config", "table", "observed", ""]
-REPORTED: tuple[ClockSource, ...] = ("dcgm", "nvml")  # the GPU itself says it
 
 # What is repeated for longer than this was not collected anew. dcgm-exporter collects every
 # 30 s by default, and one collection may fail.
@@ -45,9 +45,6 @@ _FROZEN_MS, _FROZEN_READINGS = 300_000, 10
 _BUSY_PCT = 50.0
 _BUSY_W = 300.0
 _BUSY_SHARE = 0.5
-
-# A maximum that was only observed stands for nothing before so many readings of a model.
-_OBSERVED_READINGS = 100
 
 # What is forgotten of GPUs that are gone. Chosen: a node that is rebooted is back sooner.
 _FORGET_MS = 3_600_000
@@ -152,47 +149,14 @@ class Memory:
     known
         Target and entity -> what is known of it there.
     observed
-        GPU model -> highest clock that was read on any GPU of it, and of how many readings.
-        A GPU of unknown model stands for itself.
+        The highest clocks that were read, see :data:`detector.analysis.maxclock.Observed`.
     """
 
     known: Mapping[tuple[str, str], Known] = field(default_factory=dict)
-    observed: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    observed: Observed = field(default_factory=dict)
 
 
 NOTHING = Memory()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaxClocks:
-    """Maximal clocks of GPU models that do not report their own.
-
-    Attributes
-    ----------
-    configured
-        What the operator says: a model's name, as the driver reports it -> MHz.
-    """
-
-    table: GpuTable
-    configured: Mapping[str, float] = field(default_factory=dict)
-
-    def find(
-        self, reading: Reading, known: Known | None, observed: tuple[float, int]
-    ) -> tuple[float, ClockSource]:
-        """Return the maximal clock, MHz, by the best source there is; NaN and "" for none."""
-        if reading.model in self.configured:
-            return self.configured[reading.model], "config"
-        reported = reading.values.get("max_sm_clock_mhz", math.nan)
-        if math.isnan(reported) and known is not None:
-            reported = known.reported_mhz  # it is static, and some sources tell it seldom
-        if not math.isnan(reported):
-            return reported, reading.reporter
-        model = self.table.find(reading.model) if reading.model else None
-        if model is not None and model.max_clock_mhz is not None:
-            return model.max_clock_mhz.value, "table"
-        if observed[1] >= _OBSERVED_READINGS:
-            return observed[0], "observed"
-        return math.nan, ""
 
 
 def judge(
@@ -211,7 +175,7 @@ def judge(
         key: one for key, one in memory.known.items() if now_ms - one.seen_ms <= _FORGET_MS
     }
     rounds = [(scrape, _once(scrape.readings)) for scrape in scrapes]
-    observed = _observed(memory.observed, rounds)
+    observed = observe(memory.observed, chain.from_iterable(each for _, each in rounds))
     judged = []
     for scrape, readings in rounds:
         if scrape.error:
@@ -220,9 +184,8 @@ def judge(
         for reading in readings:
             key = scrape.target, reading.entity
             before = known.get(key)
-            top = max_clocks.find(
-                reading, before, observed.get(reading.model or reading.uuid, (0.0, 0))
-            )
+            said = math.nan if before is None else before.reported_mhz
+            top = max_clocks.find(reading, observed, reported_mhz=said)
             at = _Moment(reading, before, now_ms)
             one = _judged(at, top, failing=scrape.failing)
             judged.append(one)
@@ -250,22 +213,6 @@ def _once(readings: tuple[Reading, ...]) -> Iterable[Reading]:
                 jobs=tuple(dict.fromkeys((*kept.jobs, *reading.jobs))),
             )
     return by_entity.values()
-
-
-def _observed(
-    before: Mapping[str, tuple[float, int]],
-    rounds: Iterable[tuple[Scrape, Iterable[Reading]]],
-) -> dict[str, tuple[float, int]]:
-    """Return the highest clocks with those of this round, before it is judged by them."""
-    observed = dict(before)
-    for _, readings in rounds:
-        for reading in readings:
-            clock = reading.values.get("sm_clock_mhz")
-            if clock is not None:
-                model = reading.model or reading.uuid
-                high, count = observed.get(model, (0.0, 0))
-                observed[model] = max(high, clock), min(count + 1, _OBSERVED_READINGS)
-    return observed
 
 
 class _Moment:

@@ -73,7 +73,7 @@ def _now_ms() -> int:
 
 def max_clocks(config: "Config") -> Any:
     """Return where maximal clocks come from that GPUs do not report."""
-    from detector.analysis.quality import MaxClocks
+    from detector.analysis.maxclock import MaxClocks
     from detector.cli.opening import read_content
 
     content = read_content(config.content.models, config.content.rules)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import msgspec
 
 from detector.analysis.aggregate import Part
+from detector.analysis.maxclock import MaxClocks
 from detector.analysis.past import Past, bring_together, pace_ms
-from detector.analysis.quality import MaxClocks
 from detector.reading import Reading
 from detector.telemetry.background import ahead
 from detector.telemetry.layout import entity_of

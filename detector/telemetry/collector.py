@@ -16,7 +16,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from detector.analysis.aggregate import Part, parts
-from detector.analysis.quality import NOTHING, Judged, MaxClocks, Memory, judge
+from detector.analysis.maxclock import MaxClocks
+from detector.analysis.quality import NOTHING, Judged, Memory, judge
 from detector.fleet import Job
 from detector.reading import Scrape
 from detector.series import ContextEvent, Interval

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from detector.analysis.quality import REPORTED, Judged, Quality
+from detector.analysis.maxclock import REPORTED
+from detector.analysis.quality import Judged, Quality
 from detector.metric import counter_named
 from detector.reading import Reading, Scrape
 from detector.telemetry import remedies

@@ -7,9 +7,10 @@ import numpy as np
 from hypothesis import given
 
 from detector.analysis.aggregate import merge, parts
+from detector.analysis.maxclock import MaxClocks
 from detector.analysis.ofu import GpuTable
 from detector.analysis.past import Past, bring_together, observed_clocks, verdicts
-from detector.analysis.quality import HELD_MS, Judged, MaxClocks, Memory, is_busy, judge
+from detector.analysis.quality import HELD_MS, Judged, Memory, is_busy, judge
 from detector.reading import Reading, Scrape
 
 STEP_MS = 10_000
@@ -66,7 +67,7 @@ def test_a_past_is_judged_at_once_as_it_would_be_one_by_one(
 ) -> None:
     past = past_of(found, "GPU-1")
     observed = observed_clocks([past])
-    at_once = verdicts(past, CLOCKS, observed.get("H100", (0.0, 0)))
+    at_once = verdicts(past, CLOCKS, observed)
     one_by_one = judged_one_by_one(past, observed)
     expected = [one.ofu if one.usable else math.nan for one in one_by_one]
     np.testing.assert_array_equal(at_once.ofu, expected)

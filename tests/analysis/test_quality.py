@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from detector.analysis.judge import Content
-from detector.analysis.quality import NOTHING, Judged, MaxClocks, Memory, judge
+from detector.analysis.maxclock import MaxClocks
+from detector.analysis.quality import NOTHING, Judged, Memory, judge
 from detector.reading import Reading, Scrape
 from detector.telemetry.exposition import parse
 

@@ -9,7 +9,7 @@ import pytest
 import redis
 from msgspec.structs import replace
 
-from detector.analysis.quality import MaxClocks
+from detector.analysis.maxclock import MaxClocks
 from detector.config import load
 from detector.incident.incident import Incident
 from detector.reading import Reading, Scrape

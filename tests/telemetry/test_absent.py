@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from detector.analysis.judge import Content
-from detector.analysis.quality import MaxClocks
+from detector.analysis.maxclock import MaxClocks
 from detector.fleet import Placement
 from detector.reading import Reading, Scrape
 from detector.telemetry.collector import Collector, Round

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from detector.analysis.aggregate import Part
-from detector.analysis.quality import MaxClocks
+from detector.analysis.maxclock import MaxClocks
 from detector.content import load_gpus, shipped
 from detector.fleet import Placement, Placements
 from detector.reading import Reading

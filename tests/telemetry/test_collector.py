@@ -11,7 +11,7 @@ import pytest
 
 from detector.analysis.aggregate import Part
 from detector.analysis.judge import Content
-from detector.analysis.quality import MaxClocks
+from detector.analysis.maxclock import MaxClocks
 from detector.fleet import Job
 from detector.reading import Dropped, Reading, Scrape
 from detector.series import ContextEvent

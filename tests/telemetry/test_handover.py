@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detector.analysis.aggregate import Part, parts
+from detector.analysis.maxclock import MaxClocks
 from detector.analysis.ofu import GpuTable
-from detector.analysis.quality import NOTHING, MaxClocks, judge
+from detector.analysis.quality import NOTHING, judge
 from detector.fleet import Placement
 from detector.reading import Reading, Scrape
 from detector.telemetry.register import Register

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detector.analysis.aggregate import parts
+from detector.analysis.maxclock import MaxClocks
 from detector.analysis.ofu import GpuTable
-from detector.analysis.quality import NOTHING, MaxClocks, judge
+from detector.analysis.quality import NOTHING, judge
 from detector.fleet import Job, Placement
 from detector.reading import Reading, Scrape
 from detector.series import iso
