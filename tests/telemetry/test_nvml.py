@@ -132,7 +132,7 @@ def test_a_lost_gpu_costs_no_other(node: Node) -> None:
 
 def test_a_gpu_that_must_be_reset_says_so_and_not_that_it_is_too_old(node: Node) -> None:
     node.after(0)
-    node.state["gpus"][0]["lost"] = 16
+    node.state["gpus"][0]["reset"] = True
     scrape = node.after(10)
     assert [one.uuid for one in scrape.readings] == ["GPU-1"]
     assert scrape.failing == ""

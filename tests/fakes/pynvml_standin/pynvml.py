@@ -46,12 +46,16 @@ def _ask():
 def _gpu(handle):
     gpu = _ask()["gpus"][handle.index]
     if gpu.get("lost"):
-        raise NVMLError(15 if gpu["lost"] is True else gpu["lost"])
+        raise NVMLError(15)
     return gpu
 
 
 def _told(handle, name):
-    value = _gpu(handle).get(name)
+    gpu = _gpu(handle)
+    # Who it is, the driver still knows.
+    if gpu.get("reset") and name not in ("uuid", "name", "minor"):
+        raise NVMLError(16)
+    value = gpu.get(name)
     if value is None:
         raise NVMLError(3)
     return value
@@ -146,6 +150,8 @@ def nvmlDeviceGetGpuInstanceId(device):
 
 
 def nvmlGpmQueryDeviceSupport(device):
+    if _gpu(device).get("reset"):
+        raise NVMLError(16)
     return SimpleNamespace(version=1, isSupportedDevice=int(_gpu(device).get("gpm", True)))
 
 
