@@ -395,6 +395,7 @@ def _absolute(config: Config, folder: Path) -> Config:
         content=content,
         receivers=receivers,
         redis=redis,
+        collect=_files(config.collect, folder),
         web=_files(config.web, folder),
         slurm=_files(config.slurm, folder),
         kubernetes=_files(config.kubernetes, folder),
@@ -402,11 +403,14 @@ def _absolute(config: Config, folder: Path) -> Config:
     )
 
 
+_FOLDERS = ("hpc_directory", "bindings")
+
+
 def _files(settings: S, folder: Path) -> S:
     paths: dict[str, Any] = {
         key: str(folder / Path(getattr(settings, key)).expanduser())
         for key in settings.__struct_fields__
-        if key.endswith("_file") and getattr(settings, key)
+        if (key.endswith("_file") or key in _FOLDERS) and getattr(settings, key)
     }
     for key in ("files",):  # globs of files that name targets
         if found := getattr(settings, key, ()):

@@ -46,6 +46,14 @@ class Dropped:
     raw: str
     reason: str
 
+    def __str__(self) -> str:
+        """Return it as people read it."""
+        where = f"line {self.line}: " if self.line else ""
+        raw = ascii(self.raw[:30]) if self.raw else ""
+        whose = f"{self.gpu}: " if self.gpu else ""
+        what = " ".join(filter(None, (self.metric, raw)))
+        return f"{where}{whose}{what}{': ' if what else ''}{self.reason}"
+
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one GPU, or one MIG instance of it, read at one time.

@@ -47,6 +47,11 @@ _VERBS = {
 }
 
 
+def counted(number: int, name: str) -> str:
+    """Return a number of things in words: ``1 job``, ``2 jobs``."""
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
 @contextmanager
 def _one_line() -> Iterator[None]:
     """Leave in one clear line on what the command line holds, and on Ctrl-C."""

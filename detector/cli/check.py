@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detector.cli import EXIT_PROBLEM
+from detector.cli import EXIT_PROBLEM, counted
 from detector.cli.opening import config_option, config_path
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def command(config_file: Path | None, show: bool) -> None:
     if show and examined is not None and examined.whole is not None:
         click.echo(config.effective(examined.whole), nl=False)
     if problems:
-        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        count = counted(len(problems), "problem")
         click.echo(f"ofuwatch: {count} with {file}; mend them and check again", err=True)
         raise SystemExit(EXIT_PROBLEM)
     # On stderr when the configuration is on stdout, so that it can be redirected.
@@ -79,10 +79,11 @@ def _check(file: Path, examined: Examined | None, problems: list[Problem]) -> st
     if examined is None or found is None:
         return ""
     return (
-        f"{file}, {len(found.models)} models, {len(found.gpus.gpu)} GPU models, "
-        f"{len(found.rules)} rules, {len(cases)} files of cases, "
-        f"{len(examined.readable.sources)} sources, "
-        f"{len(examined.readable.receivers)} receivers"
+        f"{file}, {counted(len(found.models), 'model')}, "
+        f"{counted(len(found.gpus.gpu), 'GPU model')}, {counted(len(found.rules), 'rule')}, "
+        f"{counted(len(cases), 'file')} of cases, "
+        f"{counted(len(examined.readable.sources), 'source')}, "
+        f"{counted(len(examined.readable.receivers), 'receiver')}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from detector.cli import EXIT_PROBLEM, fail
+from detector.cli import EXIT_PROBLEM, counted, fail
 from detector.cli.opening import config_option, config_path, read_config
 from detector.cli.sourcing import chosen, rounds, source_option, target_option
 
@@ -73,16 +73,24 @@ def _round(config: "Config", kind: str | None, targets: tuple[str, ...]) -> "Rou
 def _by_job(found: "Round") -> dict[str | None, list["Judged"]]:
     from detector.analysis.aggregate import best_of
 
-    counted = best_of(found.judged)
+    counting = best_of(found.judged)
     grouped: defaultdict[str | None, list[Judged]] = defaultdict(list)
-    for (job, _), one in counted.items():
+    for (job, _), one in counting.items():
         grouped[job].append(one)
     # What one target has no job for may have one by another.
-    owned = {entity for _, entity in counted}
+    owned = {entity for _, entity in counting}
     idle = {one.reading.entity: one for one in reversed(found.judged) if not one.jobs}
     if spare := [one for entity, one in idle.items() if entity not in owned]:
         grouped[None] = spare[::-1]
-    return dict(sorted(grouped.items(), key=lambda item: (item[0] is None, item[0] or "")))
+    by_name = sorted(grouped.items(), key=lambda item: (item[0] is None, item[0] or ""))
+    return {job: sorted(judged, key=_place) for job, judged in by_name}
+
+
+def _place(one: "Judged") -> tuple[str, int, str, str]:
+    """Where a GPU is: host by host, and there by its number."""
+    reading = one.reading
+    number = int(reading.index) if reading.index.isdecimal() else -1
+    return reading.host, number, reading.index, reading.instance
 
 
 def _records(found: "Round") -> Iterable[str]:
@@ -146,13 +154,10 @@ def _table(found: "Round") -> Iterable[str]:
         for scrape in found.scrapes
     ]
     if count := sum(len(dropped) for _, dropped in left_out):
-        yield f"{count} values were left out:"
+        yield f"{counted(count, 'value')} left out:"
         for target, dropped in left_out:
             for left in dropped[:20]:
-                where = f"line {left.line}: " if left.line else ""
-                whose = f"{left.gpu}: " if left.gpu else ""
-                what = f"{left.metric} {left.raw[:30]!a}: {left.reason}"
-                yield f"  {target}: {where}{whose}{what}"
+                yield f"  {target}: {left}"
             if len(dropped) > 20:
                 yield f"  {target}: and {len(dropped) - 20} more"
 

@@ -11,6 +11,12 @@ from detector.tables import ContentErrors
 from detector.telemetry.sign_in import SignIn
 from detector.telemetry.source import SourceError
 
+# OpenSSL's codes for a certificate whose issuer is not among those that are trusted.
+_UNKNOWN_CA = (18, 19, 20, 21)
+
+# What its versions say of an answer that is no TLS, such as an HTTP server's.
+_PLAIN = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
+
 # Reads what ``<key>_file`` or ``<key>_env`` of some settings point to; "" for nothing.
 Secret = Callable[[msgspec.Struct, str], str]
 
@@ -46,6 +52,16 @@ def signing(settings: SignIn, secret: Secret) -> Callable[[], dict[str, str]]:
     return sign_in
 
 
+def credential(settings: SignIn) -> str:
+    """Return what signs in, and where that is, for people; "" for nothing."""
+    if settings.bearer_file or settings.bearer_env:
+        return f"the token in {settings.bearer_file or f'${settings.bearer_env}'}"
+    if settings.username:
+        where = settings.password_file or f"${settings.password_env}"
+        return f"the password of {settings.username!r} in {where}"
+    return ""
+
+
 def basic(user: str, password: str) -> dict[str, str]:
     """Return the header of basic authentication."""
     pair = b64encode(f"{user}:{password}".encode()).decode()
@@ -71,6 +87,21 @@ def tls_context(settings: SignIn) -> ssl.SSLContext | None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def tls_trouble(error: object) -> str:
+    """Return what is wrong with a TLS connection, and what to do, by OpenSSL's own error."""
+    if speaks_http(error):
+        return "TLS: what answers there speaks http, no https; write http://"
+    detail = getattr(error, "verify_message", "") or getattr(error, "reason", "")
+    unknown = getattr(error, "verify_code", 0) in _UNKNOWN_CA
+    do = "name its CA with ca_file" if unknown else "is the address right?"
+    return f"TLS: {detail or type(error).__name__}; {do}"
+
+
+def speaks_http(error: object) -> bool:
+    """Return whether TLS failed since the other side answered in plain text."""
+    return getattr(error, "reason", "") in _PLAIN
 
 
 def without_secrets(url: str) -> str:

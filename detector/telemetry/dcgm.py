@@ -5,6 +5,7 @@ from it. :class:`DcgmSettings` refuses an address that would.
 """
 
 import os
+import re
 import secrets
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,10 @@ import msgspec
 
 from detector.series import Duration, below, refuse
 from detector.telemetry.worker import NodeSource, Reader, serve
+
+_ADDRESS = re.compile(
+    r"unix:///\S+|(\[[\da-fA-F:]+\]|[^\s:/\[\]]+)(:(?P<port>\d{1,5}))?", re.ASCII
+)
 
 
 class DcgmSettings(
@@ -30,7 +35,8 @@ class DcgmSettings(
     host
         What this node is called in readings; "" for its host name.
     address
-        The host engine's: ``host[:port]``, or ``unix:///path`` of its socket.
+        The host engine's: ``host[:port]``, with 5555 where there is no port, or
+        ``unix:///path`` of its socket.
     bindings
         The folder of ``pydcgm.py``; "" looks where NVIDIA's packages put it.
     interval
@@ -56,6 +62,10 @@ class DcgmSettings(
                 "address must name the node's host engine (127.0.0.1:5555, or unix:///path): "
                 "none would start a second one, which takes the counters from the first"
             )
+        elif not (host := _ADDRESS.fullmatch(self.address.strip())) or (
+            int(host["port"] or 1) not in range(1, 65_536)
+        ):
+            yield f"address must be host, host:port or unix:///path, not {self.address!r}"
         # 100 ms is DCGM's floor; clocks are sampled once a second.
         yield from below("interval", self.interval, Duration(1_000))
         # 3 s of them are for connecting.

@@ -370,16 +370,13 @@ def _dropped(target: _Target) -> Iterator[Symptom]:
     ]
     if not dropped:
         return
-    first = dropped[0]
-    line = f"line {first.line}: " if first.line else f"{first.gpu}: " if first.gpu else ""
-    reasons = Counter(one.reason for one in dropped)
-    common, _ = reasons.most_common(1)[0]
+    common, _ = Counter(one.reason for one in dropped).most_common(1)[0]
+    first = next(one for one in dropped if one.reason == common)
     yield Symptom(
         kind="values_left_out",
         level="note",
         place=target.place,
-        reason=f"{len(dropped)} left out of its values, such as {line}{first.metric} "
-        f"{first.raw[:30]!a} ({common})",
+        reason=f"{len(dropped)} left out of its values, such as {first}",
         remedy="`ofuwatch collect --once` lists them; counters that a GPU does not have may be "
         "left out of what is collected",
     )

@@ -23,8 +23,10 @@ from detector.reading import Scrape
 from detector.telemetry.access import (
     Secret,
     basic,
+    credential,
     signing,
     tls_context,
+    tls_trouble,
     without_secrets,
 )
 from detector.telemetry.exposition import Remembered, parse
@@ -37,6 +39,8 @@ _LARGEST = 16 * 1024 * 1024
 
 # The HTTP date is looked at so seldom: it costs as much as a quarter of the parse.
 _DATE_EVERY = 30
+
+_OWN = "the password in its address"
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ class Exporter:
     ) -> None:
         self._settings, self._targets = settings, targets
         self._sign_in, self._tls = sign_in, tls
+        self._credential = credential(settings)
         self._known: dict[str, _Target] = {}
         self._session: aiohttp.ClientSession | None = None
         self._loop = uvloop.new_event_loop()
@@ -160,7 +165,8 @@ class Exporter:
         if target.url is None:
             return Scrape(target=target.shown, asked_ms=now_ms, error="that is no URL")
         try:
-            page, date = await _page(session, target.url, signed)
+            by = _OWN if target.headers else self._credential
+            page, date = await _page(session, target.url, signed, by=by)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # TimeoutError is an OSError.
             reason = _reason(error, self._settings)
@@ -224,9 +230,9 @@ def _target(url: str) -> _Target:
 
 
 async def _page(
-    session: aiohttp.ClientSession, url: URL, signed: Mapping[str, str]
+    session: aiohttp.ClientSession, url: URL, signed: Mapping[str, str], *, by: str
 ) -> tuple[bytes, str]:
-    """Return a target's page and its HTTP date.
+    """Return a target's page and its HTTP date; ``by`` names what signs in.
 
     Raises
     ------
@@ -235,7 +241,7 @@ async def _page(
     """
     async with session.get(url, headers=signed, allow_redirects=False) as answer:
         if answer.status != 200:
-            raise ValueError(_refused(answer, signed=bool(signed)))
+            raise ValueError(_refused(answer, by=by))
         if answer.content_type == "text/html":
             msg = "that is a web page, no exporter; is the path right (/metrics)?"
             raise ValueError(msg)
@@ -252,10 +258,12 @@ async def _page(
         return b"".join(pieces), answer.headers.get("Date", "")
 
 
-def _refused(answer: aiohttp.ClientResponse, *, signed: bool) -> str:
+def _refused(answer: aiohttp.ClientResponse, *, by: str) -> str:
     match answer.status:
-        case 401 | 403 if signed:
-            return f"HTTP {answer.status}: the password or token is not accepted (any more)"
+        case 401 | 403 if by:
+            return f"HTTP {answer.status}: {by} was refused; put a valid one there"
+        case 400:
+            return "HTTP 400: it does not understand; does it speak https? name it https://..."
         case 401 | 403:
             return f"HTTP {answer.status}: give username and password_file, or bearer_file"
         case 404:
@@ -281,8 +289,7 @@ def _reason(error: Exception, settings: ExporterSettings) -> str:
         case TimeoutError():
             return f"no answer within {settings.timeout}"
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
-            said = " ".join(str(error.__cause__ or error).split())[:150]
-            return f"TLS: {said}; name its CA with ca_file"
+            return tls_trouble(getattr(error, "certificate_error", None) or error.os_error)
         case aiohttp.ClientConnectorDNSError():
             return f"there is no host {error.host!a}"
         case aiohttp.ClientConnectorError() if isinstance(

@@ -164,7 +164,7 @@ class _Building:
             self.starts.append(line[: line.index("#") + 1])
         elif isinstance(start := self._reader.start(line), str):
             self._keep(number, line)
-            self._drop(number, "", start)
+            self._drop(number, "", f"{start}: {text[:40]!a}")
         else:
             self._place(number, line, start)
 

@@ -18,7 +18,7 @@ from detector.metric import COUNTERS, Counter, usable
 from detector.reading import Dropped, Reading, Scrape
 from detector.series import FloatArray, IntArray
 from detector.telemetry import rocm
-from detector.telemetry.access import Secret, signing, tls_context
+from detector.telemetry.access import Secret, credential, signing, tls_context
 from detector.telemetry.layout import MOST_DROPPED, entity_of
 from detector.telemetry.line import Labels, Start
 from detector.telemetry.prometheus_api import Api, Series, labels, samples
@@ -358,6 +358,7 @@ def build(settings: PrometheusSettings, *, secret: Secret) -> Prometheus:
         settings.url,
         headers=settings.headers,
         sign_in=signing(settings, secret),
+        credential=credential(settings),
         tls=tls_context(settings),
         timeout_s=settings.timeout / 1000,
     )

@@ -28,7 +28,7 @@ from urllib3.exceptions import (
 
 from detector.httpdate import http_date_ms, parse_retry_after
 from detector.series import FloatArray, IntArray
-from detector.telemetry.access import without_secrets
+from detector.telemetry.access import tls_trouble, without_secrets
 from detector.telemetry.source import SourceError, TooMuch
 
 # Some 10 million samples. Chosen: questions are cut so that answers have a tenth of it.
@@ -41,9 +41,6 @@ _WAIT_MS = 10_000
 _LONGEST_WAIT_MS = 300_000
 
 T = TypeVar("T")
-
-# OpenSSL's codes for a certificate whose issuer is not among those that are trusted.
-_UNKNOWN_CA = (18, 19, 20, 21)
 
 _SAID = 200  # characters of what a server says that are shown
 
@@ -145,6 +142,8 @@ class Api:
         Sent along, such as tenants.
     sign_in
         Gives the header with the credentials, as they are now.
+    credential
+        What they are and where they come from, for people.
     tls
         What is trusted; None for the system's certificates.
     """
@@ -157,10 +156,12 @@ class Api:
         tls: ssl.SSLContext | None,
         timeout_s: float,
         sign_in: Callable[[], Mapping[str, str]] = dict,
+        credential: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._base, self.shown = url.rstrip("/"), without_secrets(url)
         self._timeout_s, self._sign_in, self._clock = timeout_s, sign_in, clock
+        self._credential = credential
         self._headers = {
             "Accept": "application/json",
             # Compression saves network and costs the server more CPU than the whole question.
@@ -270,10 +271,14 @@ class Api:
             said = _BODY.decode(body)
         except msgspec.DecodeError:
             self._heed(status, headers)
+            if status in (401, 403):
+                raise SourceError(_not_let_in(status, self._credential, _text(body))) from None
             raise _no_answer(status, headers, body) from None
         if said.status != "success" or not bytes(said.data):
             if said.error_type != "timeout":  # that is of one query, and 503 all the same
                 self._heed(status, headers)
+            if status in (401, 403):
+                raise SourceError(_not_let_in(status, self._credential, _line(said.error)))
             raise _refused(status, said)
         return said
 
@@ -310,8 +315,6 @@ def _refused(status: int, said: _Body) -> SourceError:
         case "execution" if status == 422:  # among these are all limits of all servers
             msg = f"the server can't answer the query ({error}); narrow it with select"
             return TooMuch(msg)
-        case _ if status in (401, 403):
-            return SourceError(f"{_credentials(status)} ({error})")
         case kind:
             return SourceError(f"{kind or 'error'}: {error}")
 
@@ -323,10 +326,8 @@ def _no_answer(status: int, headers: Mapping[str, str], body: bytes) -> SourceEr
 
 
 def _instead(status: int, headers: Mapping[str, str], body: bytes) -> str:
-    said = "" if b"<" in body[:500] else _line(body[:500].decode(errors="replace"))
+    said = _text(body)
     match status:
-        case 401 | 403:
-            return f"{_credentials(status)}{f' ({said})' if said else ''}"
         case 400:
             return "HTTP 400: the question is not understood; does url lack https?"
         case 404:
@@ -344,11 +345,20 @@ def _instead(status: int, headers: Mapping[str, str], body: bytes) -> str:
             return f"HTTP {status}{': ' if said else ''}{said}"
 
 
-def _credentials(status: int) -> str:
-    return (
-        f"HTTP {status}: not let in; check username and password_file, or bearer_file, and the "
-        "tenant's header where there are tenants"
+def _not_let_in(status: int, credential: str, said: str) -> str:
+    why = f" ({said})" if said else ""
+    do = (
+        "put a valid one there"
+        if credential
+        else "give username and password_file, or bearer_file"
     )
+    refused = f"{credential} was refused" if credential else "not let in"
+    return f"HTTP {status}{why}: {refused}; {do}, and a tenant's header where there are tenants"
+
+
+def _text(body: bytes) -> str:
+    """Return the beginning of a body that is no web page."""
+    return "" if b"<" in body[:500] else _line(body[:500].decode(errors="replace"))
 
 
 def _seconds(time_ms: int) -> str:
@@ -380,11 +390,7 @@ def _unreachable(error: Exception, timeout_s: float) -> str:
         case ConnectTimeoutError():
             return f"cannot connect within {timeout_s:g} s"
         case SSLError():
-            cause = error.args[0] if error.args else error
-            detail = getattr(cause, "verify_message", "") or getattr(cause, "reason", "")
-            unknown = getattr(cause, "verify_code", 0) in _UNKNOWN_CA
-            do = "name its CA with ca_file" if unknown else "is url right?"
-            return f"TLS: {detail or type(cause).__name__}; {do}"
+            return tls_trouble(error.args[0] if error.args else error)
         case ReadTimeoutError():
             return f"no answer within {timeout_s:g} s; narrow it with select or raise timeout"
         case ValueError():

@@ -20,6 +20,7 @@ from urllib3.exceptions import (
     TimeoutError,
 )
 
+from detector.telemetry.access import speaks_http
 from detector.telemetry.scheduler import SchedulerError
 
 _PIECE = 1 << 16
@@ -131,6 +132,8 @@ class Rest:
 
     def _why(self, error: Exception) -> str:
         inner = error.reason if isinstance(error, MaxRetryError) else error
+        if isinstance(inner, SSLError) and speaks_http(inner.args[0]):
+            return f"{self.where}: what answers there speaks http, no https; write http://"
         if isinstance(inner, SSLError):
             return f"{self.where}: its certificate is not trusted; set ca_file ({inner})"
         refused = isinstance(inner, NewConnectionError)  # which urllib3 derives from a timeout

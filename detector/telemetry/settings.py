@@ -1,7 +1,8 @@
 """``[collect]`` and ``[[source]]`` of ``config.toml``, apart from what is slow to load."""
 
+import glob
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 
 import msgspec
@@ -85,6 +86,11 @@ class TargetSettings(SignIn, frozen=True, kw_only=True, tag_field="type"):
                 yield f"targets[{k}]: {error}"
         if not (self.targets or self.files or self.dns_srv or self.kubernetes_service):
             yield "targets: none; name some here, or with files, dns_srv or kubernetes_service"
+
+
+def unmatched(patterns: Iterable[str]) -> list[str]:
+    """Return which of the patterns, or names, of files no file has."""
+    return [pattern for pattern in patterns if not glob.glob(pattern)]
 
 
 def url_of(target: str, settings: TargetSettings) -> str:

@@ -6,6 +6,7 @@ is down must not stop the watching of GPUs.
 
 import glob
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 from detector.telemetry.kubernetes import ACCOUNT
 from detector.telemetry.rest import Answer, Rest, secret
 from detector.telemetry.scheduler import SchedulerError
-from detector.telemetry.settings import TargetSettings, url_of
+from detector.telemetry.settings import TargetSettings, unmatched, url_of
 from detector.telemetry.source import SourceError
 
 _LARGEST = 8 * 1024 * 1024  # bytes of a file or an answer that names targets
@@ -73,7 +74,10 @@ class Targets:
                 self._looking = None
         urls = list(dict.fromkeys(url for place in self._found.values() for url in place))
         if not urls:
-            why = "; ".join(map(": ".join, self.troubles)) or "none is configured or found"
+            patterns = filter(glob.has_magic, unmatched(self._settings.files))
+            whys = [*map(": ".join, self.troubles)]
+            whys += (f"no file matches {pattern}" for pattern in patterns)
+            why = "; ".join(whys) or "none is configured or found"
             msg = f"no target to scrape: {why}"
             raise SourceError(msg)
         return urls
@@ -144,7 +148,9 @@ def _groups(path: Path, text: bytes) -> list[Any]:
     try:
         groups = _yaml(text) if form == "YAML" else json.loads(text)
     except Exception as error:  # both libraries have errors of many kinds
-        first = " ".join(str(error).split())[:200]
+        # PyYAML calls what it reads so; which file it is, the place says.
+        said = re.sub(r'\s+in "<[\w ]+>",?', "", str(error))
+        first = " ".join(said.split())[:200]
         msg = f"is no {form}: {first}"
         raise ValueError(msg) from None
     if not isinstance(groups, list):

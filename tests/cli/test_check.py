@@ -197,6 +197,57 @@ def test_what_works_and_should_not_stay_so_is_warned_of(folder: Path) -> None:
     assert "token: every user of this machine can read it; chmod 600" in stderr
 
 
+def test_what_collection_will_not_find_or_do_in_time_is_warned_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    (folder / "squeue").touch(mode=0o755)
+    (folder / "config.toml").write_text(
+        """
+[collect]
+interval = "1d"
+hpc_directory = "mapping"
+[slurm]
+via = "squeue"
+[[source]]
+type = "exporter"
+files = ["targets/*.yml", "config.toml"]
+targets = ["a:9400", "b:9400", "http://a:9400/metrics"]
+[[source]]
+type = "exporter"
+name = "again"
+targets = ["b"]
+[[source]]
+type = "dcgm"
+bindings = "lib"
+"""
+    )
+    code, _, stderr = check(folder)
+    assert code == 0
+    warnings = [line for line in stderr.splitlines() if line.startswith("warning: ")]
+    for told in (
+        "[collect] interval 1d is above 1m",
+        f"[collect] hpc_directory: {folder}/mapping is no directory",
+        "[slurm] sacct: there is no command 'sacct'",
+        f"source 'exporter': no file here matches {folder}/targets/*.yml",
+        "source 'exporter': http://a:9400/metrics is a target 2 times",
+        "source 'exporter' and 'again': http://b:9400/metrics is a target 2 times",
+        f"source 'dcgm': there is no pydcgm.py in bindings {folder}/lib",
+    ):
+        assert sum(told in line for line in warnings) == 1, told
+    assert len(warnings) == 7, warnings
+
+
+@pytest.mark.parametrize(
+    "address", ["a:99999", "a b", "http://a:5555", "a:", "unix://x", "a:b"]
+)
+def test_an_address_that_is_none_of_a_host_engine_is_refused(
+    folder: Path, address: str
+) -> None:
+    (folder / "config.toml").write_text(f'[[source]]\ntype = "dcgm"\naddress = "{address}"\n')
+    assert "config.toml:3: source[0].address: address must" in check(folder)[2]
+
+
 def test_every_mistake_of_every_source_is_told_and_no_secret(folder: Path) -> None:
     (folder / "config.toml").write_text(
         """
@@ -252,4 +303,4 @@ def test_the_password_of_a_source_may_stand_in_a_file_or_a_variable(
         (folder / "config.toml").write_text(f"{source}{key}\n")
         code, stdout, stderr = check(folder, "--print")
         assert (code, "hush" in stdout + stderr) == (0, False), stderr
-        assert "1 sources" in stderr
+        assert "1 source, 0 receivers" in stderr

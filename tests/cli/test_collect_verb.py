@@ -100,6 +100,28 @@ def test_idle_gpus_stand_under_no_job() -> None:
     assert None in _jobs("--target", str(_PAGES / "05_k8s_pods.prom"))
 
 
+def test_gpus_stand_host_by_host_and_there_by_their_number() -> None:
+    line = 'DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{gpu="{}",UUID="GPU-{}",Hostname="{}"}} 0.5\n'
+    places = [("b", 3), ("a", 10), ("a", 7), ("b", 0), ("a", 9)]
+    page = "".join(line.format(gpu, f"{host}{gpu}", host) for host, gpu in places)
+    with serving(_always(page.encode())) as exporter:
+        (found,) = _jobs("--target", f"{exporter.url}/metrics").values()
+    shown = [(gpu["host"], int(gpu["index"])) for gpu in found["gpus"]]
+    assert shown == sorted(places)
+
+
+def test_a_line_that_is_none_is_shown_by_its_beginning() -> None:
+    page = b'DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-a"} 1410\nwhat \xff is that\n'
+    with serving(_always(page)) as exporter:
+        target = f"{exporter.url}/metrics"
+        told = _run("collect", "--once", "--target", target).stdout
+        doubted = _run("doctor", "--wait", "0s", "--target", target).stdout
+    assert "1 value left out:" in told
+    line = r"line 2: not a sample line: 'what \xff is that'"
+    assert line in told
+    assert line in doubted
+
+
 def test_what_takes_two_rounds_is_said_to_be_unknown() -> None:
     for line in _jobs("--target", str(_PAGES / "01_h100_8gpu_host.prom")).values():
         assert line["unknown"] == ["stale", "frozen", "handover"]

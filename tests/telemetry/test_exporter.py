@@ -156,6 +156,7 @@ def test_a_page_becomes_a_reading_of_each_gpu() -> None:
     [
         (answered(401), "HTTP 401: give username and password_file"),
         (answered(403), "HTTP 403: give username"),
+        (answered(400), "does it speak https?"),
         (answered(404), "HTTP 404: is the path right"),
         (answered(500), "HTTP 500: the exporter has a problem of its own"),
         (answered(204), "HTTP 204"),
@@ -324,18 +325,31 @@ def test_a_token_is_sent_as_its_file_has_it_at_each_round(tmp_path: Path) -> Non
                 token.write_text(text)
                 assert exporter.scrape(NOW_MS)[0].readings
             token.unlink()
-            with pytest.raises(SourceError, match=f"{token}: .*bearer_file.*No such file"):
+            with pytest.raises(
+                SourceError, match=f"bearer_file: {token} cannot be read: No such"
+            ):
                 exporter.scrape(NOW_MS)
             token.write_text("third")
             assert exporter.scrape(NOW_MS)[0].readings
             served.answer = lambda _: (401, {}, b"")
-            assert "not accepted" in exporter.scrape(NOW_MS)[0].error
+            error = exporter.scrape(NOW_MS)[0].error
+            assert f"HTTP 401: the token in {token} was refused" in error
+            assert "third" not in error
 
 
 def basic(header: str) -> str:
     kind, _, value = header.partition(" ")
     assert kind == "Basic"
     return base64.b64decode(value).decode()
+
+
+def test_a_password_that_is_refused_is_told_with_its_place_and_not_shown() -> None:
+    with serving(answered(401)) as served:
+        configured = once(served.target, username="ofu", password_env="P", password=SECRET)
+        own = once(f"http://ofu:{SECRET}@{served.target}/metrics")
+    assert "the password of 'ofu' in $P was refused" in configured.error
+    assert "the password in its address was refused" in own.error
+    assert SECRET not in configured.error + own.error
 
 
 @pytest.mark.parametrize("status", [200, 302, 401, 500])
@@ -368,6 +382,13 @@ def test_tls_is_checked_by_the_ca_that_is_named(certificate: tuple[Path, Path]) 
     assert "ca_file" in unknown.error
     assert plain.error
     assert not plain.readings
+
+
+def test_a_target_that_speaks_http_is_told_from_one_whose_certificate_is_unknown() -> None:
+    with serving() as served:
+        error = once(f"https://{served.target}").error
+    assert "speaks http, no https; write http://" in error
+    assert "ca_file" not in error
 
 
 def test_a_ca_file_that_is_none_is_told_before_anything_is_asked(tmp_path: Path) -> None:

@@ -227,6 +227,17 @@ def test_credentials_tenants_and_the_path_are_sent(server: tuple[str, Told]) -> 
     assert told.asked[1][2]["Authorization"] == "Bearer token"
 
 
+def test_a_token_that_is_refused_is_told_with_its_place(server: tuple[str, Told]) -> None:
+    url, told = server
+    told.status, told.body = 401, b"Unauthorized"
+    settings = PrometheusSettings(url=url, bearer_file="prom-token")
+    (scrape,) = build(settings, secret=lambda _, key: "hush" if key == "bearer" else "").scrape(
+        0
+    )
+    assert "HTTP 401 (Unauthorized): the token in prom-token was refused" in scrape.error
+    assert "hush" not in scrape.error
+
+
 def test_a_token_that_was_rotated_is_sent_with_the_next_query(
     server: tuple[str, Told],
 ) -> None:
@@ -257,7 +268,7 @@ def test_certificates_that_cannot_be_read_are_told_at_once() -> None:
 def test_a_server_without_tls_is_no_https_server(server: tuple[str, Told]) -> None:
     url, _ = server
     https = url.replace("http:", "https:")
-    with pytest.raises(SourceError, match="TLS: "):
+    with pytest.raises(SourceError, match="speaks http, no https; write http://"):
         Api(https, headers={}, tls=ssl.create_default_context(), timeout_s=5).query("up")
 
 

@@ -77,10 +77,10 @@ def test_a_password_and_a_ca_of_ones_own_let_in(guarded: Guarded) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"password": "p"}, "HTTP 401"),
+        ({"password": "p"}, "the password of 'ofu' in $P was refused"),
         (
             {"username": "", "password_env": ""},
-            "HTTP 401: not let in; check username and password_file",
+            "HTTP 401 (Unauthorized): not let in; give username and password_file",
         ),
         ({"ca_file": ""}, "name its CA with ca_file"),
         ({"url": "https://localhost:{port}"}, "certificate is not valid for 'localhost'"),

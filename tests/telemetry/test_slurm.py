@@ -179,6 +179,14 @@ def test_a_token_is_read_anew_and_a_stale_one_named(tmp_path: Path) -> None:
         asked.close()
 
 
+def test_a_slurmrestd_that_speaks_http_is_not_asked_for_a_certificate() -> None:
+    with serving(restd({})) as api:
+        asked = rest(api.url.replace("http:", "https:"))
+        with pytest.raises(SchedulerError, match="speaks http, no https; write http://"):
+            asked.look(NOW)
+        asked.close()
+
+
 def test_a_slurmrestd_of_another_age_says_so() -> None:
     with serving(restd({"/slurm/v0.0.30/jobs": {}})) as api:
         asked = rest(api.url)

@@ -91,7 +91,18 @@ def test_a_file_that_is_none_is_told_in_one_line(
     with pytest.raises(SourceError, match=said) as raised:
         found(tmp_path / name, text)
     assert "\n" not in str(raised.value)
+    assert "byte string" not in str(raised.value)
     assert len(str(raised.value)) < 1000
+
+
+def test_a_pattern_that_no_file_has_is_named_when_nothing_is_left_to_scrape(
+    tmp_path: Path,
+) -> None:
+    patterns = (f"{tmp_path}/a/*.yml", f"{tmp_path}/b.y*ml")
+    with pytest.raises(SourceError) as raised:
+        Targets(TargetSettings(files=patterns)).find(NOW_MS)
+    for pattern in patterns:
+        assert f"no file matches {pattern}" in str(raised.value)
 
 
 def test_aliases_of_yaml_fill_no_memory(tmp_path: Path) -> None:
