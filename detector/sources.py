@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from detector.config import Config, SourceSettings, secret_of
+from detector.config import Config, SourceSettings
+from detector.secrecy import secret_of
 from detector.series import Duration
 from detector.telemetry.access import without_secrets
 from detector.telemetry.dcgm import DcgmSettings

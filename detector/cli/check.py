@@ -59,6 +59,7 @@ def _check(file: Path, examined: Examined | None, problems: list[Problem]) -> st
     """Add the problems of all that the configuration leads to; return what was read."""
     from detector import config, content
     from detector.receivers import mistaken_secrets
+    from detector.secrecy import unreadable
     from detector.tables import attempt
 
     # A broken config.toml must not hide what is broken in the folders beside it.
@@ -66,7 +67,7 @@ def _check(file: Path, examined: Examined | None, problems: list[Problem]) -> st
     where = examined.readable.content if examined else beside
     found = None
     if examined is not None:
-        told = (*examined.problems, *config.unreadable(examined))
+        told = (*examined.problems, *unreadable(examined.table))
         problems += sorted(told, key=lambda problem: problem.line or 0)
         mistaken = mistaken_secrets(examined.readable.receivers)
         problems += (replace(problem, file=file) for problem in mistaken)
