@@ -1,4 +1,4 @@
-"""Secrets of ``config.toml``: files and variables that it names, and what must not stand in it."""
+"""Secrets of ``config.toml``: what it names as such, and what must not stand in it."""
 
 import os
 from collections.abc import Iterator, Mapping
