@@ -51,26 +51,30 @@ def fold(
     shifts: list[Shift] = []
     whole: IntArray | None = None
     part, unread, baseline = state, panel, model.cautious
-    while True:
-        step = advance(baseline, part, unread)
-        names = range(unread.columns) if whole is None else whole
-        recoveries += [
-            replace(item, column=int(names[item.column])) for item in step.recoveries
-        ]
-        shifts += [replace(item, column=int(names[item.column])) for item in step.shifts]
-        raised = [replace(item, column=int(names[item.column])) for item in step.candidates]
+
+    def named(column: int) -> int:
+        return column if whole is None else int(whole[column])
+
+    def verify(found: Sequence[Candidate]) -> list[Confirmed | Rejected]:
+        raised = [replace(item, column=named(item.column)) for item in found]
         verified: list[Confirmed | Rejected] = []
         for first in range(0, len(raised), _TOGETHER):
             group = raised[first : first + _TOGETHER]
             ahead(group)
             verified += [confirm(candidate.column, candidate) for candidate in group]
-        outcomes += [
+        outcomes.extend(
             (candidate.column, candidate, outcome)
             for candidate, outcome in zip(raised, verified, strict=True)
             if not (candidate.early and isinstance(outcome, Rejected))
-        ]
+        )
+        return verified
+
+    while True:
+        step = advance(baseline, part, unread, verify)
+        recoveries += [replace(item, column=named(item.column)) for item in step.recoveries]
+        shifts += [replace(item, column=named(item.column)) for item in step.shifts]
         own = [item.column for item in step.candidates]
-        judged = dict(zip(own, verified, strict=True))
+        judged = dict(zip(own, verify(step.candidates), strict=True))
         part = settle(baseline, step.state, judged) if judged else step.state
         state = part if whole is None else put(state, whole, part)
         if step.rest is None:

@@ -7,10 +7,10 @@ verified. Four baselines exist: :class:`Level` (a job's own usual level and habi
 functions; states go in and new states come out, never changed on the way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, assert_never
+from typing import Literal, TypeVar, assert_never
 
 import msgspec
 import numpy as np
@@ -28,11 +28,19 @@ from detector.analysis.baselines import standing as _standing
 from detector.analysis.baselines import stretch as _stretch
 from detector.analysis.baselines.band import Band, BandState
 from detector.analysis.baselines.ceiling import Ceiling, CeilingState
-from detector.analysis.baselines.columns import copied, joined, packed, taken, unpacked, written
+from detector.analysis.baselines.columns import (
+    Columns,
+    copied,
+    joined,
+    packed,
+    taken,
+    unpacked,
+    written,
+)
 from detector.analysis.baselines.crew import LEAST_GPUS, Peers, PeersState
 from detector.analysis.baselines.level import Level, LevelState
 from detector.analysis.baselines.lineage import Heir, Taught
-from detector.analysis.baselines.rows import Found, walk
+from detector.analysis.baselines.rows import Answer, Found, walk
 from detector.analysis.bounds import Notify, Page
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected, Shift
 from detector.series import Duration, FloatArray, IntArray, Panel
@@ -119,6 +127,10 @@ def _cautious(baseline: Baseline, by: float) -> Baseline:
             return replace(baseline, hold_for=Duration(baseline.hold_for * by))
         case _:
             assert_never(baseline)
+
+
+S = TypeVar("S", bound=Columns)
+Verify = Callable[[Sequence[Candidate]], Sequence[Confirmed | Rejected]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,25 +236,46 @@ def _version(state: LevelState | CeilingState | BandState) -> int:
             assert_never(state)
 
 
-def advance(baseline: Baseline, state: State, panel: Panel) -> Advance:
-    """Fold the panel's rows; a column stops at its first candidate.
+def advance(
+    baseline: Baseline, state: State, panel: Panel, verify: Verify | None = None
+) -> Advance:
+    """Fold the panel's rows; a column stops at a candidate that is not verified at once.
 
     Rows with time 0, and times that do not increase, are no samples. NaN moves a column's time
     on and teaches nothing.
+
+    Parameters
+    ----------
+    verify
+        Verifies candidates where that can be done on the way, which is left to the baseline.
     """
     match baseline, state:
         case (Level(), LevelState()):
             steps = partial(_level_fold.step, baseline), partial(_stretch.stretch, baseline)
-            return _told(walk(state, panel, *steps))
+            settled = partial(_standing.settled, baseline)
+            return _told(walk(state, panel, *steps, _answer(verify, settled)))
         case (Ceiling(), CeilingState()):
-            return _told(walk(state, panel, partial(_ceiling.step, baseline), _ceiling.stretch))
+            step, answer = partial(_ceiling.step, baseline), _answer(verify, _ceiling.settled)
+            return _told(walk(state, panel, step, _ceiling.stretch, answer))
         case (Band(), BandState()):
             between = partial(_band.step, baseline), partial(_band.stretch, baseline)
-            return _told(walk(state, panel, *between))
+            return _told(walk(state, panel, *between, _answer(verify, _band.settled)))
         case (Peers(), PeersState()):
             return _told(_peers.advance(baseline, state, panel))
         case _:
             raise _mismatch(baseline, state)
+
+
+def _answer(
+    verify: Verify | None, settled: Callable[[S, Mapping[int, Confirmed | Rejected]], None]
+) -> Answer[S] | None:
+    if verify is None:
+        return None
+
+    def answer(state: S, raised: Sequence[Candidate], columns: IntArray) -> None:
+        settled(state, dict(zip(columns.tolist(), verify(raised), strict=True)))
+
+    return answer
 
 
 def _told(walked: tuple[State, Found, Panel | None, IntArray]) -> Advance:

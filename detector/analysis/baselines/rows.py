@@ -4,7 +4,7 @@ Each row hands every column its next sample. A column that raises a candidate st
 what it has not read yet comes back, so that no result depends on where the samples were cut.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -85,13 +85,21 @@ step would.
 """
 
 
+Answer = Callable[[S, Sequence[Candidate], IntArray], None]
+"""Verifies candidates and settles, in place, the columns of the state that raised them."""
+
+
 def walk(
-    state: S, panel: Panel, step: Step[S], stretch: Stretch[S]
+    state: S, panel: Panel, step: Step[S], stretch: Stretch[S], answer: Answer[S] | None = None
 ) -> tuple[S, Found, Panel | None, IntArray]:
-    """Return the state after the panel's rows, what was found, and the unread rest."""
+    """Return the state after the panel's rows, what was found, and the unread rest.
+
+    Where many columns go side by side and candidates are answered at once, none stops: to walk
+    the rest of those that did takes as long as to walk all.
+    """
     if panel.columns <= _FEW and panel.rows >= _LONG:
         return _walk_along(copied(state), panel, step, stretch)
-    return _walk_across(copied(state), panel, step)
+    return _walk_across(copied(state), panel, step, answer)
 
 
 def _walk_along(
@@ -142,7 +150,7 @@ def _along(
 
 
 def _walk_across(
-    state: S, panel: Panel, step: Step[S]
+    state: S, panel: Panel, step: Step[S], answer: Answer[S] | None
 ) -> tuple[S, Found, Panel | None, IntArray]:
     """Go through the panel row by row, all columns at once."""
     found = Found(columns=np.arange(0))
@@ -155,7 +163,7 @@ def _walk_across(
         while len(use := places(running & (slab.counts > row))):
             before = len(found.candidates)
             found.columns = use
-            stops, row = _across(state, slab, row, step, found)
+            stops, row = _across(state, slab, row, step, found, answer=answer)
             for candidate, at in zip(found.candidates[before:], stops, strict=True):
                 column = candidate.column
                 running[column] = False
@@ -166,7 +174,13 @@ def _walk_across(
 
 
 def _across(
-    state: S, slab: "_Slab", row: int, step: Step[S], found: Found
+    state: S,
+    slab: "_Slab",
+    row: int,
+    step: Step[S],
+    found: Found,
+    *,
+    answer: Answer[S] | None,
 ) -> tuple[list[int], int]:
     """Fold rows of a slab into the columns of ``found`` while at least half of them go on.
 
@@ -185,7 +199,12 @@ def _across(
         before = len(found.candidates), len(found.recoveries), len(found.shifts)
         step(working, times_ms[row], values[row], found)
         found.keep(live, since=before)
-        stopping = [candidate.column for candidate in found.candidates[before[0] :]]
+        raised = found.candidates[before[0] :]
+        stopping = np.array([candidate.column for candidate in raised], np.int64)
+        if raised and answer is not None:
+            answer(working, raised, np.searchsorted(use, stopping))
+            del found.candidates[before[0] :]
+            stopping = stopping[:0]
         stops += [row] * len(stopping)
         row += 1
         over = live[use] & ((counts == row) | np.isin(use, stopping))
