@@ -9,7 +9,7 @@ import msgspec
 from detector.fleet import Placement
 from detector.series import Duration, iso
 from detector.telemetry.background import in_background
-from detector.telemetry.scheduler import Roll, Run, Scheduler, SchedulerError
+from detector.telemetry.scheduler import Census, Run, Scheduler, SchedulerError
 
 # Rounds come a little early or late: one that is early by so much still asks. Chosen: a fifth
 # of the usual interval; one round with old news counts a handover for the wrong job.
@@ -32,7 +32,7 @@ class Answer:
 
     asked_ms: int
     before_ms: int
-    roll: Roll | None = None
+    census: Census | None = None
     error: str = ""
     past: tuple[Run, ...] = ()
     no_past: str = ""
@@ -84,8 +84,8 @@ class Heard:
             return None
         answer, self.under_way = self.under_way.result(), None
         self.error, self.no_past = answer.error, answer.no_past or self.no_past
-        if answer.roll is not None:
-            self._take(answer.roll, as_of_ms=answer.asked_ms)
+        if answer.census is not None:
+            self._take(answer.census, as_of_ms=answer.asked_ms)
         return answer
 
     def fresh(self, now_ms: int) -> bool:
@@ -112,14 +112,14 @@ class Heard:
             return f"{last} counts until it is {keep} old"
         return f"{last} counts no longer"
 
-    def _take(self, roll: Roll, *, as_of_ms: int) -> None:
+    def _take(self, census: Census, *, as_of_ms: int) -> None:
         """File an answer: a hold that it no longer lists ended somewhere since the last one.
 
         And one that is new began since then, whatever its job's beginning: the job grew, or
         was stopped meanwhile.
         """
         holds: dict[Placement, Placement] = {}
-        for one in roll.placements:
+        for one in census.placements:
             key = _begun(one)
             met = self.holds.get(key)
             since_ms = one.start_ms if self.as_of_ms is None else self.as_of_ms + 1
@@ -138,27 +138,27 @@ class Heard:
             name: told
             for name, told in self.aliases.items()
             if as_of_ms - told[1] <= _REMEMBER_MS
-        } | {name: (job, as_of_ms) for name, job in roll.aliases.items()}
+        } | {name: (job, as_of_ms) for name, job in census.aliases.items()}
         self.as_of_ms = as_of_ms
 
 
 def _answer(scheduler: Scheduler, now_ms: int, *, before_ms: int, past: bool) -> Answer:
     """Ask a scheduler; without the runs before our time new ones just have no past."""
     runs: tuple[Run, ...] = ()
-    no_past, error, roll = "", "", None
+    no_past, error, census = "", "", None
     if past:
         try:
             runs = scheduler.past(now_ms)
         except SchedulerError as why:
             no_past = str(why)
     try:
-        roll = scheduler.look(now_ms)
+        census = scheduler.look(now_ms)
     except SchedulerError as why:
         error = str(why)
     except Exception as why:  # one odd answer must not cost the readings
         error = f"a mistake of ofuwatch's: {type(why).__name__}: {why}"
     return Answer(
-        asked_ms=now_ms, before_ms=before_ms, roll=roll, error=error, past=runs,
+        asked_ms=now_ms, before_ms=before_ms, census=census, error=error, past=runs,
         no_past=no_past,
     )  # fmt: skip
 

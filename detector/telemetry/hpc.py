@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from detector.fleet import Placement
-from detector.telemetry.scheduler import Roll, Run, SchedulerError
+from detector.telemetry.scheduler import Census, Run, SchedulerError
 
 _NAME = re.compile(r"(\d+)(?:\.(\d+))?", re.ASCII)
 _LONGEST = 1 << 16  # bytes of one file; a GPU has a handful of jobs
@@ -36,7 +36,7 @@ class HpcDirectory:
         self._since: dict[tuple[str, str, str], int] = {}
         self._looked_ms = 0
 
-    def look(self, now_ms: int) -> Roll:
+    def look(self, now_ms: int) -> Census:
         """Return who has which GPU.
 
         Raises
@@ -58,7 +58,7 @@ class HpcDirectory:
             for hold, written_ms in holds.items()
         }
         self._looked_ms = now_ms
-        return Roll(
+        return Census(
             placements=tuple(
                 Placement(
                     job=job, host=self._host, index=index, instance=instance, start_ms=since_ms

@@ -24,7 +24,7 @@ from detector.telemetry.pods import (
     text,
 )
 from detector.telemetry.rest import Rest, secret
-from detector.telemetry.scheduler import Roll, Run, SchedulerError
+from detector.telemetry.scheduler import Census, Run, SchedulerError
 from detector.telemetry.scheduler_settings import KubernetesSettings
 
 # Where a pod finds its own credentials.
@@ -89,7 +89,7 @@ class Kubernetes:
         """How long its last answer counts."""
         return self._settings.keep
 
-    def look(self, now_ms: int) -> Roll:
+    def look(self, now_ms: int) -> Census:
         """Return who runs where.
 
         Raises
@@ -114,7 +114,7 @@ class Kubernetes:
             runs[run.job.id] = _joined(runs.get(run.job.id), run)
         self._owners = {uid: it for uid, it in self._owners.items() if uid in met}
         self._blind &= met
-        return Roll(
+        return Census(
             placements=tuple(holds.values()), runs=tuple(runs.values()), aliases=aliases
         )
 

@@ -21,7 +21,7 @@ from detector.telemetry.hpc import HpcDirectory
 from detector.telemetry.identity import IdentitySettings, minor_of
 from detector.telemetry.kubernetes import Kubernetes
 from detector.telemetry.runs import lineage
-from detector.telemetry.scheduler import Roll, Run, Scheduler
+from detector.telemetry.scheduler import Census, Run, Scheduler
 from detector.telemetry.scheduler_settings import KubernetesSettings, SlurmSettings
 from detector.telemetry.slurm import Slurm
 from detector.telemetry.whose import Said, Whose
@@ -102,8 +102,8 @@ class Register:
             if answer is not None:
                 for run in answer.past:
                     self._runs.setdefault(run.job.id, run)
-                if answer.roll is not None:
-                    self._meet(known.scheduler.name, answer.roll, answer)
+                if answer.census is not None:
+                    self._meet(known.scheduler.name, answer.census, answer)
         self._forget(now_ms)
 
     @property
@@ -176,9 +176,9 @@ class Register:
         for known in self._known:
             known.scheduler.close()
 
-    def _meet(self, scheduler: str, roll: Roll, answer: Answer) -> None:
+    def _meet(self, scheduler: str, census: Census, answer: Answer) -> None:
         now_ms = answer.asked_ms
-        for run in roll.runs:
+        for run in census.runs:
             before = self._runs.get(run.job.id)
             self._runs[run.job.id] = run
             if before is None:
@@ -192,14 +192,14 @@ class Register:
                     told_ms=now_ms,
                 )
                 self._restarts.append((run.job.id, event))
-        listed = {run.job.id for run in roll.runs}
+        listed = {run.job.id for run in census.runs}
         for id, run in self._runs.items():
             gone = run.end_ms is None and id not in listed
             if gone and run.job.scheduler == scheduler:
                 # One that continues it at once began since then, and so after its end.
                 end_ms = max(run.job.start_ms or 0, answer.before_ms)
                 self._runs[id] = replace(run, end_ms=end_ms)
-        for run in roll.runs:
+        for run in census.runs:
             if run.end_ms is None and run.job.id not in self._lineages:
                 self._lineages[run.job.id] = lineage(run, self._runs.values())
 

@@ -38,8 +38,8 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Roll:
-    """A scheduler's answer.
+class Census:
+    """A scheduler's answer: who runs where.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Scheduler(Protocol):
         """How long its last answer counts when it gives no new one."""
         ...
 
-    def look(self, now_ms: int) -> Roll:
+    def look(self, now_ms: int) -> Census:
         """Return who runs where now, and who ended lately as far as it is known.
 
         Raises

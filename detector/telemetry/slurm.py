@@ -19,7 +19,7 @@ import msgspec
 
 from detector.series import iso
 from detector.telemetry.rest import Rest, secret
-from detector.telemetry.scheduler import Roll, Run, SchedulerError
+from detector.telemetry.scheduler import Census, Run, SchedulerError
 from detector.telemetry.scheduler_settings import SlurmSettings
 from detector.telemetry.slurm_json import read_jobs, read_past, text
 
@@ -81,7 +81,7 @@ class Slurm:
         """How long its last answer counts."""
         return self._settings.keep
 
-    def look(self, now_ms: int) -> Roll:
+    def look(self, now_ms: int) -> Census:
         """Return who runs where.
 
         Raises

@@ -20,7 +20,7 @@ from itertools import islice, product
 from typing import Any
 
 from detector.fleet import Job, Placement
-from detector.telemetry.scheduler import Roll, Run
+from detector.telemetry.scheduler import Census, Run
 
 # Beside RUNNING they say that it does not work: it is stopped, or its nodes are still booting.
 _NOT_WORKING = frozenset({"SUSPENDED", "STOPPED", "CONFIGURING"})
@@ -97,7 +97,7 @@ def devices(detail: str) -> tuple[tuple[int, ...], int]:
     return (tuple(at) if len(at) == count else ()), count
 
 
-def read_jobs(document: Any, *, cluster: str = "") -> Roll:
+def read_jobs(document: Any, *, cluster: str = "") -> Census:
     """Return who runs where, by ``squeue`` or slurmrestd; what cannot be read is left out.
 
     Raises
@@ -119,7 +119,7 @@ def read_jobs(document: Any, *, cluster: str = "") -> Roll:
         # Components of a heterogeneous job are one job: what leads says who it is.
         if run.job.id not in runs or number(entry.get("het_job_offset")) == 0:
             runs[run.job.id] = run
-    return Roll(placements=tuple(placements), runs=tuple(runs.values()), aliases=aliases)
+    return Census(placements=tuple(placements), runs=tuple(runs.values()), aliases=aliases)
 
 
 def read_past(document: Any, *, cluster: str = "") -> tuple[Run, ...]:

@@ -11,7 +11,7 @@ from detector.fleet import Placement
 from detector.reading import Reading, Scrape
 from detector.telemetry.collector import Collector, Round
 from detector.telemetry.register import Register
-from detector.telemetry.scheduler import Roll, Run
+from detector.telemetry.scheduler import Census, Run
 from detector.telemetry.source import SourceError
 
 _T0 = 1_796_000_000_000
@@ -60,13 +60,13 @@ class _Fleet:
 class _Slurm:
     """A scheduler that says what it is told to say."""
 
-    roll: Roll = field(default_factory=Roll)
+    census: Census = field(default_factory=Census)
     name: str = "slurm"
     every_ms: int = 10_000
     keep_ms: int = 600_000
 
-    def look(self, now_ms: int) -> Roll:
-        return self.roll
+    def look(self, now_ms: int) -> Census:
+        return self.census
 
     def past(self, now_ms: int) -> tuple[Run, ...]:
         return ()
@@ -190,11 +190,11 @@ def test_a_job_whose_hosts_fall_silent_one_by_one_goes_on(making: Making) -> Non
 
 def test_a_job_that_its_scheduler_ended_is_over(making: Making) -> None:
     held = Placement(job="7", host="b", gpus=1, start_ms=_T0 - 600_000)
-    slurm = _Slurm(Roll(placements=(held,)))
+    slurm = _Slurm(Census(placements=(held,)))
     rounds = making(slurm=[slurm])
     assert _told(rounds({"b": {"b": ""}})) == {("7", "b"): _GOOD}
     assert _told(rounds({"b": None})) == {("7", "b"): _MISSING}
-    slurm.roll = Roll()
+    slurm.census = Census()
     rounds({"b": None})
     assert _told(rounds({"b": None})) == {}
 

@@ -17,7 +17,7 @@ from detector.reading import Dropped, Reading, Scrape
 from detector.series import ContextEvent
 from detector.telemetry.collector import Collector
 from detector.telemetry.register import Register
-from detector.telemetry.scheduler import Roll, Run
+from detector.telemetry.scheduler import Census, Run
 from detector.telemetry.source import Source, SourceError
 
 _T0 = 1_796_000_000_000
@@ -270,9 +270,9 @@ def test_a_job_is_described_again_when_its_scheduler_says_who_it_is(
     class Late:
         name, every_ms, keep_ms = "slurm", 10_000, 600_000
 
-        def look(self, now_ms: int) -> Roll:
+        def look(self, now_ms: int) -> Census:
             job = Job(id="7", name="llama", scheduler="slurm", start_ms=_T0)
-            return Roll(runs=(Run(job=job),) if now_ms > _T0 else ())
+            return Census(runs=(Run(job=job),) if now_ms > _T0 else ())
 
         def past(self, now_ms: int) -> tuple[Run, ...]:
             return ()

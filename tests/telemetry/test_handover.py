@@ -13,7 +13,7 @@ from detector.analysis.quality import NOTHING, judge
 from detector.fleet import Placement
 from detector.reading import Reading, Scrape
 from detector.telemetry.register import Register
-from detector.telemetry.scheduler import Roll, Run
+from detector.telemetry.scheduler import Census, Run
 
 T = 1_796_000_000_000
 CLOCKS = MaxClocks(table=GpuTable(sources={}, gpu=()))
@@ -74,7 +74,7 @@ class Scheduler:
     every_ms: int = 10_000
     keep_ms: int = 600_000
 
-    def look(self, now_ms: int) -> Roll:
+    def look(self, now_ms: int) -> Census:
         at, ended = (now_ms - T) / 1000, T + int(self.plan.ended * 1000)
         held = []
         if at < self.plan.ended or self.plan.told == "ends":
@@ -83,7 +83,7 @@ class Scheduler:
         if self.plan.job(at) == "b":
             start_ms = ended + int(self.plan.rest * 1000)
             held.append(Placement(job="b", host="n", start_ms=start_ms))
-        return Roll(placements=tuple(held))
+        return Census(placements=tuple(held))
 
     def past(self, now_ms: int) -> tuple[Run, ...]:
         return ()

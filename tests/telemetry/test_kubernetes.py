@@ -129,11 +129,11 @@ def test_a_pod_is_of_the_job_that_its_owners_are(
     )
     cluster = Cluster(pod("alone-0", owned(*chain[0]) if chain else None), things=things)
     with serving(cluster) as api:
-        roll = kubernetes(api.url).look(NOW)
-    (run,) = roll.runs
+        census = kubernetes(api.url).look(NOW)
+    (run,) = census.runs
     assert (run.job.id, run.job.labels["kind"], run.job.scheduler) == (job, kind, "kubernetes")
-    assert roll.aliases == {"ml/alone-0": job}
-    (hold,) = roll.placements
+    assert census.aliases == {"ml/alone-0": job}
+    (hold,) = census.placements
     assert (hold.host, hold.gpus, hold.end_ms) == ("n1", 8, None)
     assert run.job.start_ms == hold.start_ms == NOW - 8_000_000 + 60_000
 
@@ -239,8 +239,8 @@ def test_pods_without_gpus_or_a_node_are_nobodys_concern() -> None:
     waiting = pod("waiting-0")
     waiting["spec"]["nodeName"] = ""
     with serving(Cluster(pod("web-0", gpus="0"), waiting)) as api:
-        roll = kubernetes(api.url).look(NOW)
-    assert (roll.runs, roll.placements) == ((), ())
+        census = kubernetes(api.url).look(NOW)
+    assert (census.runs, census.placements) == ((), ())
 
 
 @pytest.mark.parametrize(

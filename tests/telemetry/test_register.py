@@ -23,7 +23,7 @@ from detector.telemetry.hpc import HpcDirectory
 from detector.telemetry.identity import IdentitySettings
 from detector.telemetry.register import Register, schedulers
 from detector.telemetry.runs import lineage
-from detector.telemetry.scheduler import Roll, Run, SchedulerError
+from detector.telemetry.scheduler import Census, Run, SchedulerError
 from detector.telemetry.scheduler_settings import KubernetesSettings, SlurmSettings
 from detector.telemetry.slurm import Slurm
 from tests.telemetry.slurm_forms import document, ended, job
@@ -39,16 +39,16 @@ class Told:
     name: str = "slurm"
     every_ms: int = 10 * S
     keep_ms: int = 600 * S
-    roll: Roll | None = None
+    census: Census | None = None
     before: tuple[Run, ...] = ()
     looks: int = field(default=0)
 
-    def look(self, now_ms: int) -> Roll:
+    def look(self, now_ms: int) -> Census:
         self.looks += 1
-        if self.roll is None:
+        if self.census is None:
             msg = "squeue failed: Unable to contact slurm controller"
             raise SchedulerError(msg)
-        return self.roll
+        return self.census
 
     def past(self, now_ms: int) -> tuple[Run, ...]:
         return self.before
@@ -104,7 +104,7 @@ def test_an_exporter_without_job_labels_takes_no_gpu_from_the_one_that_has_them(
 
 
 def test_a_gpu_that_is_read_instance_by_instance_is_not_counted_as_a_whole_too() -> None:
-    slurm = Told(roll=Roll(placements=(on("a", -100),)))
+    slurm = Told(census=Census(placements=(on("a", -100),)))
     register = Register([slurm])
     register.refresh(T)
     for whole, name in ((reading(0, hpc_job="9"), "9"), (reading(0, uuid="GPU-1"), "a")):
@@ -114,7 +114,7 @@ def test_a_gpu_that_is_read_instance_by_instance_is_not_counted_as_a_whole_too()
 
 
 def test_slurm_knows_of_a_change_of_hands_that_no_label_shows() -> None:
-    slurm = Told(roll=Roll(placements=(on("a", -100, 14), on("b", 16))))
+    slurm = Told(census=Census(placements=(on("a", -100, 14), on("b", 16))))
     register = Register([slurm])
     register.refresh(T + 21 * S)
     told = [whose(register, reading(at))[0] for at in (0, 10, 20, 30)]
@@ -122,11 +122,11 @@ def test_slurm_knows_of_a_change_of_hands_that_no_label_shows() -> None:
 
 
 def test_a_job_that_left_the_list_ended_somewhere_since_the_last_look() -> None:
-    slurm = Told(roll=Roll(placements=(on("a", -100),)))
+    slurm = Told(census=Census(placements=(on("a", -100),)))
     register = Register([slurm])
     register.refresh(T + 1 * S)
     told = [whose(register, reading(1))[0]]
-    slurm.roll = Roll()
+    slurm.census = Census()
     register.refresh(T + 11 * S)
     told += [whose(register, reading(at))[0] for at in (11, 21)]
     assert told == [("a",), (), ()]
@@ -138,7 +138,7 @@ def test_a_gpu_that_joins_a_running_job_is_nobodys_in_the_interval_in_which_it_j
     # Slurm says of the second node what it says of the job: that it began 100 s ago.
     second = msgspec.structs.replace(on("a", -100), host="n2")
     for at in (0, 10, 20):
-        slurm.roll = Roll(placements=(on("a", -100), *([second] if at else [])))
+        slurm.census = Census(placements=(on("a", -100), *([second] if at else [])))
         register.refresh(T + at * S)
         there = msgspec.structs.replace(reading(at, uuid="GPU-1"), host="n2")
         told.append(whose(register, reading(at), there))
@@ -146,21 +146,23 @@ def test_a_gpu_that_joins_a_running_job_is_nobodys_in_the_interval_in_which_it_j
 
 
 def test_a_gpu_that_changed_hands_just_before_it_is_seen_first_is_nobodys_at_first() -> None:
-    register = Register([Told(roll=Roll(placements=(on("a", -900, -5), on("b", -3))))])
+    register = Register([Told(census=Census(placements=(on("a", -900, -5), on("b", -3))))])
     register.refresh(T)
     told = [whose(register, reading(at))[0] for at in (0, 10)]
     assert told == [("-a", "-b"), ("b",)]
 
 
 def test_labels_win_over_what_a_scheduler_says_of_the_host() -> None:
-    register = Register([Told(roll=Roll(placements=(on("a", -100),), aliases={"7_1": "9"}))])
+    register = Register(
+        [Told(census=Census(placements=(on("a", -100),), aliases={"7_1": "9"}))]
+    )
     register.refresh(T)
     assert whose(register, reading(0, hpc_job="7_1")) == [("9",)]
 
 
 def test_a_label_of_a_job_that_is_long_over_names_nobody() -> None:
     over, lately = run("a", -900, -100), run("c", -900, -20)
-    slurm = Told(roll=Roll(placements=(on("b", -90),), runs=(over, lately, run("b", -90))))
+    slurm = Told(census=Census(placements=(on("b", -90),), runs=(over, lately, run("b", -90))))
     register = Register([slurm])
     register.refresh(T)
     # An epilog that failed has left the mapping's file behind.
@@ -178,10 +180,10 @@ def test_several_jobs_of_one_gpu_are_all_told() -> None:
 
 
 def test_the_last_answer_counts_for_a_while_and_then_no_longer_as_one_line_each() -> None:
-    slurm = Told(roll=Roll(placements=(on("a", -100),)), keep_ms=60 * S)
+    slurm = Told(census=Census(placements=(on("a", -100),)), keep_ms=60 * S)
     register = Register([slurm])
     register.refresh(T)
-    slurm.roll = None
+    slurm.census = None
     register.refresh(T + 40 * S)
     assert list(register.troubles) == [
         "slurm: squeue failed: Unable to contact slurm controller, and its answer of "
@@ -194,7 +196,7 @@ def test_the_last_answer_counts_for_a_while_and_then_no_longer_as_one_line_each(
     register.refresh(T + 70 * S)
     assert register.troubles[0].endswith(f"its answer of {iso(T)} counts no longer")
     assert whose(register, reading(70)) == [()]
-    slurm.roll = Roll(placements=(on("a", -100),))
+    slurm.census = Census(placements=(on("a", -100),))
     register.refresh(T + 80 * S)
     assert not register.troubles
     assert whose(register, reading(80)) == [("a",)]
@@ -204,14 +206,14 @@ def test_a_scheduler_that_hangs_costs_no_other_and_counts_once_it_answers() -> N
     go = threading.Event()
 
     class Hanging(Told):
-        def look(self, now_ms: int) -> Roll:
+        def look(self, now_ms: int) -> Census:
             self.looks += 1
             if self.looks == 1:
-                return Roll(placements=(on("a", -100),))
+                return Census(placements=(on("a", -100),))
             go.wait(60)
-            return Roll(placements=(on("b", -100),))
+            return Census(placements=(on("b", -100),))
 
-    slurm, pods = Hanging(), Told(name="kubernetes", roll=Roll(aliases={"ml/b-0": "ml/b"}))
+    slurm, pods = Hanging(), Told(name="kubernetes", census=Census(aliases={"ml/b-0": "ml/b"}))
     register = Register([slurm, pods], patience_s=0.01)
     try:
         for at in (0, 10, 20):
@@ -233,7 +235,7 @@ def test_a_scheduler_that_hangs_costs_no_other_and_counts_once_it_answers() -> N
 
 
 def test_a_scheduler_is_asked_no_more_often_than_set() -> None:
-    slurm = Told(roll=Roll())
+    slurm = Told(census=Census())
     register = Register([slurm])
     for at in range(0, 60, 5):
         register.refresh(T + at * S)
@@ -241,7 +243,7 @@ def test_a_scheduler_is_asked_no_more_often_than_set() -> None:
 
 
 def test_a_round_that_comes_a_little_early_asks_the_scheduler_all_the_same() -> None:
-    slurm = Told(roll=Roll())
+    slurm = Told(census=Census())
     register = Register([slurm])
     for at in (0, 9_100, 20_900, 29_300):
         register.refresh(T + at)
@@ -262,7 +264,7 @@ def run(
 
 def test_a_new_run_continues_the_ones_before_it_latest_first() -> None:
     slurm = Told(
-        before=(run("1", -500, -400), run("2", -300, -200)), roll=Roll(runs=(run("3", -9),))
+        before=(run("1", -500, -400), run("2", -300, -200)), census=Census(runs=(run("3", -9),))
     )
     register = Register([slurm], cluster="east")
     register.refresh(T)
@@ -272,10 +274,10 @@ def test_a_new_run_continues_the_ones_before_it_latest_first() -> None:
 
 
 def test_a_run_that_begins_at_once_continues_one_that_its_scheduler_has_forgotten() -> None:
-    slurm = Told(roll=Roll(runs=(run("71", -900),)))
+    slurm = Told(census=Census(runs=(run("71", -900),)))
     register = Register([slurm])
     register.refresh(T)
-    slurm.roll = Roll(runs=(run("72", 6),))
+    slurm.census = Census(runs=(run("72", 6),))
     register.refresh(T + 10 * S)
     assert register.describe(["72"])[0].lineage == ("71",)
 
@@ -301,13 +303,13 @@ def test_the_order_in_which_runs_are_met_says_nothing(
 
 
 def test_a_requeue_under_the_same_id_is_announced_as_a_restart() -> None:
-    slurm = Told(roll=Roll(runs=(run("3", -900),)))
+    slurm = Told(census=Census(runs=(run("3", -900),)))
     register = Register([slurm])
     register.refresh(T)
-    slurm.roll = Roll()  # it waits in the queue again
+    slurm.census = Census()  # it waits in the queue again
     register.refresh(T + 10 * S)
     assert register.restarts() == ()
-    slurm.roll = Roll(runs=(run("3", 15, serial="1"),))
+    slurm.census = Census(runs=(run("3", 15, serial="1"),))
     register.refresh(T + 20 * S)
     ((job, event),) = register.restarts()
     assert (job, event.kind, event.span.start_ms) == ("3", "restart", T + 15 * S)

@@ -50,8 +50,8 @@ def test_squeue_of_each_generation_is_read(
     generation: str, command: Command, tmp_path: Path
 ) -> None:
     command("squeue", printing(document(generation, job(generation, job_id=7)), tmp_path))
-    roll = slurm(tmp_path).look(NOW)
-    assert [run.job.id for run in roll.runs] == ["7"]
+    census = slurm(tmp_path).look(NOW)
+    assert [run.job.id for run in census.runs] == ["7"]
     asked = (tmp_path / "answer.json.asked").read_text()
     assert "--json" in asked
     assert "PENDING" not in asked

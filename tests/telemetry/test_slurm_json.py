@@ -20,8 +20,8 @@ anything = st.recursive(
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_each_generation_says_the_same(generation: str) -> None:
-    roll = read_jobs(document(generation, job(generation, job_id=4711)))
-    (run,) = roll.runs
+    census = read_jobs(document(generation, job(generation, job_id=4711)))
+    (run,) = census.runs
     assert (run.job.id, run.job.name, run.job.owner, run.job.team) == (
         "4711",
         "llama",
@@ -35,14 +35,14 @@ def test_each_generation_says_the_same(generation: str) -> None:
     )
     assert run.job.labels == {"partition": "gpu", "qos": "normal"}
     assert (run.end_ms, run.serial) == (None, "0")
-    assert {one.minor for one in roll.placements if one.minor is not None} == set(range(8))
-    assert {one.host for one in roll.placements} == {"n1"}
+    assert {one.minor for one in census.placements if one.minor is not None} == set(range(8))
+    assert {one.host for one in census.placements} == {"n1"}
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_a_job_that_has_its_node_alone_holds_all_its_gpus(generation: str) -> None:
-    roll = read_jobs(document(generation, job(generation, exclusive=True)))
-    (hold,) = roll.placements
+    census = read_jobs(document(generation, job(generation, exclusive=True)))
+    (hold,) = census.placements
     assert (hold.host, hold.minor, hold.gpus) == ("n1", None, 0)
 
 
@@ -53,8 +53,8 @@ def test_gpus_are_told_node_by_node(generation: str) -> None:
         nodes="n[1-3]",
         gres_detail=["gpu:h100:2(IDX:0,3)", "", "gpu:h100(CNT:4)"],
     )
-    roll = read_jobs(document(generation, two))
-    assert [(one.host, one.minor, one.gpus) for one in roll.placements] == [
+    census = read_jobs(document(generation, two))
+    assert [(one.host, one.minor, one.gpus) for one in census.placements] == [
         ("n1", 0, 0), ("n1", 3, 0), ("n1", None, 2), ("n3", None, 4),
     ]  # fmt: skip
 
@@ -67,20 +67,20 @@ def test_what_waits_or_is_stopped_holds_nothing(generation: str) -> None:
         job(generation, job_id=3, job_state=["RUNNING", "CONFIGURING"]),
         job(generation, job_id=4, job_state=["REQUEUED"]),
     ]
-    roll = read_jobs(document(generation, *waiting))
-    held = {one.job for one in roll.placements}
+    census = read_jobs(document(generation, *waiting))
+    held = {one.job for one in census.placements}
     # As text, 21.08 and 23.02 give one word only.
     assert held <= ({"3"} if generation < "23.11" else set())
-    assert {run.job.id for run in roll.runs} == {"2", "3"}
+    assert {run.job.id for run in census.runs} == {"2", "3"}
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("state", ["COMPLETED", "COMPLETING", "CANCELLED", "NODE_FAIL"])
 def test_what_is_over_held_its_gpus_until_it_ended(generation: str, state: str) -> None:
     done = job(generation, job_state=[state], start_time=1_000, end_time=2_000)
-    roll = read_jobs(document(generation, done))
-    assert {one.end_ms for one in roll.placements} == {2_000_000}
-    assert roll.runs[0].end_ms == 2_000_000
+    census = read_jobs(document(generation, done))
+    assert {one.end_ms for one in census.placements} == {2_000_000}
+    assert census.runs[0].end_ms == 2_000_000
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -89,42 +89,42 @@ def test_components_of_a_heterogeneous_job_are_one_job(generation: str) -> None:
         job(generation, job_id=701, het_job_id=700, het_job_offset=1, name="b", nodes="n2"),
         job(generation, job_id=700, het_job_id=700, het_job_offset=0, name="a"),
     ]
-    roll = read_jobs(document(generation, *parts))
-    assert {one.job for one in roll.placements} == {"700"}
-    assert {one.host for one in roll.placements} == {"n1", "n2"}
-    assert [run.job.name for run in roll.runs] == ["a"]
-    assert roll.aliases == {"701": "700", "700+1": "700", "700+0": "700"}
+    census = read_jobs(document(generation, *parts))
+    assert {one.job for one in census.placements} == {"700"}
+    assert {one.host for one in census.placements} == {"n1", "n2"}
+    assert [run.job.name for run in census.runs] == ["a"]
+    assert census.aliases == {"701": "700", "700+1": "700", "700+0": "700"}
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_a_task_of_an_array_is_a_job_of_its_own_and_known_by_both_names(
     generation: str,
 ) -> None:
-    roll = read_jobs(
+    census = read_jobs(
         document(generation, job(generation, job_id=805, array_job_id=800, array_task_id=3))
     )
-    assert roll.runs[0].job.id == "805"
-    assert roll.runs[0].job.labels["array"] == "800_3"
-    assert roll.aliases == {"800_3": "805"}
+    assert census.runs[0].job.id == "805"
+    assert census.runs[0].job.labels["array"] == "800_3"
+    assert census.aliases == {"800_3": "805"}
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_without_devices_the_tres_say_how_many(generation: str) -> None:
     bare = job(generation, gres_detail=[], nodes="n[01-02]", tres_alloc_str="cpu=1,gres/gpu=16")
-    roll = read_jobs(document(generation, bare))
-    assert [(one.host, one.gpus) for one in roll.placements] == [("n01", 8), ("n02", 8)]
+    census = read_jobs(document(generation, bare))
+    assert [(one.host, one.gpus) for one in census.placements] == [("n01", 8), ("n02", 8)]
 
 
 def test_jobs_without_gpus_are_nobodys_concern() -> None:
-    roll = read_jobs(
+    census = read_jobs(
         document("25.11", job("25.11", gres_detail=[], tres_alloc_str="cpu=4,mem=8G,node=1"))
     )
-    assert (roll.runs, roll.placements) == ((), ())
+    assert (census.runs, census.placements) == ((), ())
 
 
 def test_a_job_on_half_a_node_counts_only_where_its_devices_are_known() -> None:
-    roll = read_jobs(document("23.11", job("23.11", gres_detail=["gpu:h100:4(IDX:4-7)"])))
-    placements = Placements(roll.placements)
+    census = read_jobs(document("23.11", job("23.11", gres_detail=["gpu:h100:4(IDX:4-7)"])))
+    placements = Placements(census.placements)
     at = {"start_ms": 2_000_000, "end_ms": 2_010_000}
     seats = [Reading(uuid=f"GPU-{k}", host="n1.example.org", time_ms=0) for k in range(8)]
     blind = Fleet(counts={"n1": 8})
@@ -138,13 +138,13 @@ def test_a_job_on_half_a_node_counts_only_where_its_devices_are_known() -> None:
 def test_past_runs_are_read_from_the_accounting() -> None:
     (run,) = read_past({"jobs": [ended(55, start=10, end=20)], "errors": []})
     assert (run.job.id, run.job.start_ms, run.end_ms) == ("55", 10_000, 20_000)
-    roll = read_jobs(document("25.11", job("25.11")))
-    assert run.key == roll.runs[0].key != ()
+    census = read_jobs(document("25.11", job("25.11")))
+    assert run.key == census.runs[0].key != ()
 
 
 def test_a_name_that_says_nothing_is_continued_by_nobody() -> None:
-    roll = read_jobs(document("25.11", job("25.11", name="wrap")))
-    assert roll.runs[0].key == ()
+    census = read_jobs(document("25.11", job("25.11", name="wrap")))
+    assert census.runs[0].key == ()
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_a_number_is_one_in_every_form() -> None:
 @given(st.dictionaries(st.sampled_from(sorted(job("25.11"))), anything))
 def test_a_job_of_no_known_form_costs_no_other_job(strange: dict[str, Any]) -> None:
     good = job("25.11", job_id=9)
-    roll = read_jobs(document("25.11", job("25.11", job_id=8) | strange, good))
-    assert "9" in {run.job.id for run in roll.runs}
+    census = read_jobs(document("25.11", job("25.11", job_id=8) | strange, good))
+    assert "9" in {run.job.id for run in census.runs}
     read_past({"jobs": [ended(8, start=1, end=2) | strange, strange]})
 
 
