@@ -30,6 +30,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from detector import log
 from detector.analysis.judge import Content
 from detector.config import Config, secret
+from detector.duties import DUTIES
 from detector.incident.incident import Transition
 from detector.incident.ledger import SHARDS
 from detector.incident.route import Destination
@@ -53,9 +54,6 @@ from detector.tick import Report, Settings, run
 if TYPE_CHECKING:
     from detector.collection import Collection
     from detector.web.app import Web
-
-# What the service does, each part in a process of its own if need be.
-PARTS = ("collect", "tick", "notify", "web")
 
 _DELIVER_EVERY_S = 1.0  # chosen: an alert waits at most this long once it is committed
 _SWEEP_EVERY_S = 3600.0  # what is swept is 30 days old
@@ -99,7 +97,7 @@ class Service:
     lease_ms
         How long the lead outlasts a process that died with it.
     only
-        Which of :data:`PARTS` this process does; others do the rest on the same Redis.
+        Which of its duties this process does; others do the rest on the same Redis.
 
     Raises
     ------
@@ -117,9 +115,9 @@ class Service:
         announce: Callable[[Transition], None] = lambda _: None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         lease_ms: int = _LEASE_MS,
-        only: Sequence[str] = PARTS,
+        only: Sequence[str] = DUTIES,
     ) -> None:
-        self._config, self._content, self._parts = config, content, frozenset(only)
+        self._config, self._content, self._duties = config, content, frozenset(only)
         self._announce, self._clock, self._lease_ms = announce, clock, lease_ms
         self._log = log.get()
         self._stopping = threading.Event()
@@ -171,7 +169,7 @@ class Service:
     def _served(self, intake: Intake) -> "Web | None":
         """Serve HTTP if it is configured; watching goes on where its address is taken."""
         settings = self._config.web
-        if not settings.listen or "web" not in self._parts:
+        if not settings.listen or "web" not in self._duties:
             return None
         from detector.web.app import Web, application
 
@@ -185,23 +183,18 @@ class Service:
         return web
 
     def _collecting(self, parts: Parts) -> "Collection | None":
-        if not self._config.sources or "collect" not in self._parts:
+        if not self._config.sources or "collect" not in self._duties:
             return None
         from detector.collection import Collection
 
         self._log.info("collecting", sources=[one.name for one in self._config.sources])
         return Collection(self._config, self._content.gpus, parts, clock=self._clock)
 
-    @property
-    def web_address(self) -> str:
-        """``host:port`` at which HTTP is served; "" where it is not."""
-        return "" if self._web is None else self._web.address
-
     def run(self) -> None:
         """Watch until :meth:`stop`, then put everything down in order."""
         self._log.info("service_started", store=self.store.chosen, pid=os.getpid())
         self._look_at_store()
-        if "tick" in self._parts:
+        if "tick" in self._duties:
             self.renew()
         elif self.store.server is not None:
             self._log.warning(
@@ -234,12 +227,12 @@ class Service:
             "roll": (self.roll, self._config.tick.interval / 1000),
             "sweep": (self.sweep, _SWEEP_EVERY_S),
         }
-        if "tick" not in self._parts:
+        if "tick" not in self._duties:
             jobs = {}
         if self._collection is not None:
             interval_s = self._config.collect.interval / 1000
             jobs["collect"] = (self._collection.run, interval_s)
-        for name in self._dispatchers if "notify" in self._parts else ():
+        for name in self._dispatchers if "notify" in self._duties else ():
             jobs[f"deliver:{name}"] = (partial(self.deliver, name), _DELIVER_EVERY_S)
         scheduler = BackgroundScheduler(
             timezone=UTC,

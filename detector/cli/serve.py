@@ -16,6 +16,7 @@ from detector.cli.opening import (
     read_content,
     refused,
 )
+from detector.duties import DUTIES
 
 if TYPE_CHECKING:
     from detector.config import Config
@@ -26,22 +27,20 @@ if TYPE_CHECKING:
 # Chosen: as many as one round over some hundred exporters keeps at a time.
 _NEW_OBJECTS = 50_000
 
-_PARTS = ("collect", "tick", "notify", "web")
-
 
 @click.command()
 @config_option
 @click.option(
     "--only",
     "only",
-    type=click.Choice(_PARTS),
+    type=click.Choice(DUTIES),
     multiple=True,
     help="Do this part alone, and others in other processes. Repeatable.",
 )
 def command(config_file: Path | None, only: tuple[str, ...]) -> None:
     """Watch the fleet: collect, judge, alert. Runs until SIGINT or SIGTERM."""
     config = read_config(config_file)
-    watch(config, file=config_path(config_file).absolute(), only=only or _PARTS)
+    watch(config, file=config_path(config_file).absolute(), only=only or DUTIES)
 
 
 def watch(config: "Config", *, file: Path, only: tuple[str, ...]) -> None:
