@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -93,13 +93,6 @@ class Interval:
     def covers(self, time_ms: int) -> bool:
         """Whether ``time_ms`` lies in the span."""
         return self.start_ms <= time_ms < self.end_ms
-
-
-class SeriesKey(NamedTuple):
-    """Names one series: a job's id as the scheduler gives it, and a catalogue metric."""
-
-    job: str
-    metric: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

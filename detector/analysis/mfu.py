@@ -239,16 +239,6 @@ def executed(forward_parts: Mapping[str, float], recompute: Recompute) -> float:
     return training(forward_parts) + recomputed(forward_parts, recompute)
 
 
-def by_parameters(
-    parameters: float, *, layers: int, width: int, seq: int, causal: bool = False
-) -> float:
-    """Return training FLOPs per token by the shorthand ``6 N + 12 L d T``, causal ``6 L d T``.
-
-    It counts the embedding table as a product and every score, so it is a few percent high.
-    """
-    return 6.0 * parameters + (6.0 if causal else 12.0) * layers * width * seq
-
-
 def utilisation(flop_per_token: float, *, tokens_per_s: float, peak_tflops: float) -> float:
     """Return the share of ``peak_tflops`` (of one GPU) at ``tokens_per_s`` of one GPU."""
     return flop_per_token * tokens_per_s / (peak_tflops * 1e12)

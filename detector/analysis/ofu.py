@@ -348,15 +348,3 @@ def _tensor_clock(gpu: GpuModel, rates: Rates) -> tuple[Clock, tuple[Figure, ...
         return None
     hertz = peak.value * 1e12 / (gpu.sms.value * per_cycle.value)
     return Clock.hertz(hertz), (gpu.sms, per_cycle, peak)
-
-
-def datasheet_mfu(
-    value: float, gpu: GpuModel, precision: Precision, *, max_clock: Clock | None = None
-) -> float | Absent:
-    """Return OFU ``value`` as a share of the data sheet's peak, or why that can't be said.
-
-    Above 1 is possible: a GPU that holds its boost clock does more than a data sheet that is
-    stated at a lower one.
-    """
-    ratio = clock_ratio(gpu, precision, max_clock=max_clock)
-    return ratio if isinstance(ratio, Absent) else value * ratio.value

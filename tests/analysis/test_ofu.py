@@ -19,7 +19,6 @@ from detector.analysis.ofu import (
     GpuTable,
     Precision,
     clock_ratio,
-    datasheet_mfu,
     mfu_interval,
     ofu,
     ofu_at,
@@ -326,7 +325,6 @@ def test_the_h100_does_a_twelfth_more_than_its_data_sheet_at_full_clock() -> Non
     ratio = _ratio("H100-SXM", "bf16")
     assert ratio.value == pytest.approx(1980 / 1830)
     assert not ratio.implied
-    assert datasheet_mfu(0.5, _model("H100-SXM"), "bf16") == pytest.approx(0.5 * 1980 / 1830)
 
 
 def test_the_a100_s_data_sheet_is_stated_at_its_boost_clock() -> None:
@@ -348,9 +346,9 @@ def test_data_sheet_mfu_does_not_depend_on_what_maximum_is_reported(
     model, top = _model("H100-SXM"), Clock.mhz(reported)
     value = ofu_at(tensor, clock=Clock.mhz(clock), max_clock=top)
     # What the hardware did is activity times clock; the data sheet's is at 1830 MHz.
-    assert datasheet_mfu(value, model, "bf16", max_clock=top) == pytest.approx(
-        tensor * clock / 1830
-    )
+    ratio = clock_ratio(model, "bf16", max_clock=top)
+    assert isinstance(ratio, ClockRatio)
+    assert value * ratio.value == pytest.approx(tensor * clock / 1830)
 
 
 @pytest.mark.parametrize(
@@ -364,12 +362,9 @@ def test_data_sheet_mfu_does_not_depend_on_what_maximum_is_reported(
 def test_what_no_source_gives_is_said_and_not_guessed(
     name: str, precision: Precision, reason: str
 ) -> None:
-    for said in (
-        clock_ratio(_model(name), precision),
-        datasheet_mfu(0.5, _model(name), precision),
-    ):
-        assert isinstance(said, Absent)
-        assert re.match(reason, said.reason)
+    said = clock_ratio(_model(name), precision)
+    assert isinstance(said, Absent)
+    assert re.match(reason, said.reason)
 
 
 def test_a_reported_maximum_fills_in_for_one_that_no_source_gives() -> None:
