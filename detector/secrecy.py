@@ -41,7 +41,7 @@ def secret_of(
     """
     for key in (f"{kind}_file", f"{kind}_env"):
         if value := getattr(settings, key, ""):
-            text, why = _pointed_to(key, value, environ)
+            text, why = pointed_to(key, value, environ)
             if why:
                 problem = Problem(file=Path("config.toml"), path=f"{owner}: {key}", message=why)
                 raise ContentErrors([problem])
@@ -61,7 +61,7 @@ def unreadable(table: Table, *, environ: Mapping[str, str] = os.environ) -> Iter
                 continue
             if key.endswith("_file"):
                 value = str(table.file.absolute().parent / Path(value).expanduser())
-            _, why = _pointed_to(key, value, environ)
+            _, why = pointed_to(key, value, environ)
             if why:
                 yield table.problem(f"{path}.{key}", why)
 
@@ -137,8 +137,14 @@ def _password_in(url: object) -> bool:
         return False
 
 
-def _pointed_to(key: str, value: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return what a file or a variable holds, and why that is nothing."""
+def pointed_to(key: str, value: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return what a file or a variable holds, and why that is nothing.
+
+    Parameters
+    ----------
+    key
+        The setting's name: ``..._env`` names a variable, any other a file.
+    """
     if key.endswith("_env"):
         text, why = environ.get(value, ""), f"${value} is not set or empty"
     else:

@@ -91,17 +91,12 @@ def tls_context(settings: SignIn) -> ssl.SSLContext | None:
 
 def tls_trouble(error: object) -> str:
     """Return what is wrong with a TLS connection, and what to do, by OpenSSL's own error."""
-    if speaks_http(error):
+    if getattr(error, "reason", "") in _PLAIN:
         return "TLS: what answers there speaks http, no https; write http://"
     detail = getattr(error, "verify_message", "") or getattr(error, "reason", "")
     unknown = getattr(error, "verify_code", 0) in _UNKNOWN_CA
     do = "name its CA with ca_file" if unknown else "is the address right?"
     return f"TLS: {detail or type(error).__name__}; {do}"
-
-
-def speaks_http(error: object) -> bool:
-    """Return whether TLS failed since the other side answered in plain text."""
-    return getattr(error, "reason", "") in _PLAIN
 
 
 def without_secrets(url: str) -> str:

@@ -1,9 +1,7 @@
 """One question to a Prometheus server over HTTP, and its answer; or one line on why not.
 
 What Prometheus, Thanos, Mimir, VictoriaMetrics and their like answer to ``/api/v1/query`` and
-``/api/v1/series``. TLS
-is verified, redirects are not followed (they would carry the credentials along), answers are
-read up to a bound and a deadline.
+``/api/v1/series``.
 """
 
 import ssl
@@ -17,23 +15,15 @@ from urllib.parse import urlencode
 import msgspec
 import numpy as np
 import urllib3
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    NameResolutionError,
-    NewConnectionError,
-    ReadTimeoutError,
-    SSLError,
-)
 
 from detector.httpdate import http_date_ms, parse_retry_after
 from detector.series import FloatArray, IntArray
-from detector.telemetry.access import tls_trouble, without_secrets
+from detector.telemetry.access import without_secrets
+from detector.telemetry.http import NoReplyError, Reply, request
 from detector.telemetry.source import SourceError, TooMuch
 
 # Some 10 million samples. Chosen: questions are cut so that answers have a tenth of it.
 _LARGEST = 512 * 1024 * 1024
-_PIECE = 1024 * 1024
 
 # A server that says 429 or 503 without saying for how long is left alone for this. Chosen: the
 # usual interval of collection.
@@ -225,83 +215,52 @@ class Api:
         seconds = self._timeout_s if timeout_s is None else timeout_s
         # By POST since selectors are long; by GET where a proxy wants that.
         encoded, url = urlencode(fields), f"{self._base}/api/v1/{what}"
-        status, headers, body = self._request("POST", url, encoded.encode(), seconds)
-        if status == 405:
-            status, headers, body = self._request("GET", f"{url}?{encoded}", None, seconds)
-        said = self._said(status, headers, body)
-        return said, http_date_ms(headers.get("date", ""))
+        reply = self._request("POST", url, encoded.encode(), seconds)
+        if reply.status == 405:
+            reply = self._request("GET", f"{url}?{encoded}", None, seconds)
+        return self._said(reply), http_date_ms(reply.headers.get("date", ""))
 
-    def _request(
-        self, method: str, url: str, body: bytes | None, timeout_s: float
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        deadline = time.monotonic() + timeout_s
-        headers = {**self._headers, **self._sign_in()}
+    def _request(self, method: str, url: str, body: bytes | None, timeout_s: float) -> Reply:
         try:
-            answer = self._pool.request(
+            return request(
+                self._pool,
                 method,
                 url,
+                headers={**self._headers, **self._sign_in()},
                 body=body,
-                headers=headers,
-                timeout=urllib3.Timeout(total=timeout_s),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-                decode_content=True,
+                timeout_s=timeout_s,
+                largest=_LARGEST,
             )
-        except (HTTPError, ValueError, OSError) as error:
-            late = isinstance(error, ReadTimeoutError)
-            raise (TooMuch if late else SourceError)(_unreachable(error, timeout_s)) from None
-        try:
-            read = _bounded(answer, deadline, timeout_s)
-        except (HTTPError, OSError):
-            answer.close()
-            if answer.status == 200:
-                msg = "the answer broke off; ask for less at once or raise timeout"
+        except NoReplyError as why:
+            if why.too_much:
+                msg = f"{why}; narrow it with select or raise timeout"
                 raise TooMuch(msg) from None
-            read = b""  # who refuses may close before all is said
-        except SourceError:
-            answer.close()  # a body cut short would poison the next request
-            raise
-        answer.release_conn()
-        told = {name.lower(): value for name, value in answer.headers.items()}
-        return answer.status, told, read
+            raise SourceError(str(why)) from None
 
-    def _said(self, status: int, headers: Mapping[str, str], body: bytes) -> _Body:
+    def _said(self, reply: Reply) -> _Body:
+        status = reply.status
         try:
-            said = _BODY.decode(body)
+            said = _BODY.decode(reply.body)
         except msgspec.DecodeError:
-            self._heed(status, headers)
+            self._heed(reply)
             if status in (401, 403):
-                raise SourceError(_not_let_in(status, self._credential, _text(body))) from None
-            raise _no_answer(status, headers, body) from None
+                told = _not_let_in(status, self._credential, _text(reply.body))
+                raise SourceError(told) from None
+            raise _no_answer(reply) from None
         if said.status != "success" or not bytes(said.data):
             if said.error_type != "timeout":  # that is of one query, and 503 all the same
-                self._heed(status, headers)
+                self._heed(reply)
             if status in (401, 403):
                 raise SourceError(_not_let_in(status, self._credential, _line(said.error)))
             raise _refused(status, said)
         return said
 
-    def _heed(self, status: int, headers: Mapping[str, str]) -> None:
-        if status in (429, 503):
+    def _heed(self, reply: Reply) -> None:
+        if reply.status in (429, 503):
             now_ms = int(self._clock() * 1e3)
-            asked = parse_retry_after(headers.get("retry-after"), now_ms)
+            asked = parse_retry_after(reply.headers.get("retry-after"), now_ms)
             wait = _WAIT_MS if asked is None else asked
             self._not_before_ms = now_ms + min(wait, _LONGEST_WAIT_MS)
-
-
-def _bounded(answer: urllib3.BaseHTTPResponse, deadline: float, timeout_s: float) -> bytes:
-    pieces, size = [], 0
-    while piece := answer.read1(_PIECE):
-        pieces.append(piece)
-        size += len(piece)
-        if size > _LARGEST:
-            msg = f"the answer has more than {_LARGEST >> 20} MiB: narrow it with select"
-            raise TooMuch(msg)
-        if time.monotonic() > deadline:
-            msg = f"the answer was not whole within {timeout_s:g} s: raise timeout"
-            raise TooMuch(msg)
-    return b"".join(pieces)
 
 
 def _refused(status: int, said: _Body) -> SourceError:
@@ -319,10 +278,10 @@ def _refused(status: int, said: _Body) -> SourceError:
             return SourceError(f"{kind or 'error'}: {error}")
 
 
-def _no_answer(status: int, headers: Mapping[str, str], body: bytes) -> SourceError:
+def _no_answer(reply: Reply) -> SourceError:
     """Say what came instead of an answer in JSON."""
-    kind = TooMuch if status in (413, 422, 504) else SourceError
-    return kind(_instead(status, headers, body))
+    kind = TooMuch if reply.status in (413, 422, 504) else SourceError
+    return kind(_instead(reply.status, reply.headers, reply.body))
 
 
 def _instead(status: int, headers: Mapping[str, str], body: bytes) -> str:
@@ -376,24 +335,3 @@ def _decoded(decoder: "msgspec.json.Decoder[T]", data: bytes) -> T:
 def _line(text: str) -> str:
     plain = "".join(c if c.isprintable() else " " for c in text[: 4 * _SAID])
     return " ".join(plain.split())[:_SAID]
-
-
-def _unreachable(error: Exception, timeout_s: float) -> str:
-    """Our own words for an exception: urllib3's may hold the URL with its secrets."""
-    match error:
-        case NameResolutionError():
-            return "there is no such host"
-        case NewConnectionError():
-            cause = error.__cause__
-            detail = cause.strerror if isinstance(cause, OSError) else None
-            return f"cannot connect: {detail or 'no route'}; is the server running there?"
-        case ConnectTimeoutError():
-            return f"cannot connect within {timeout_s:g} s"
-        case SSLError():
-            return tls_trouble(error.args[0] if error.args else error)
-        case ReadTimeoutError():
-            return f"no answer within {timeout_s:g} s; narrow it with select or raise timeout"
-        case ValueError():
-            return "the URL or a header is not valid"
-        case _:
-            return "the connection was closed without an answer"

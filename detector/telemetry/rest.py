@@ -1,10 +1,8 @@
-"""One GET of JSON over HTTP, TLS or a unix socket, with a deadline, a bound and no retries."""
+"""Questions to a server that answers JSON, over HTTP, TLS or a unix socket."""
 
 import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -12,18 +10,11 @@ import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
-from urllib3.exceptions import (
-    HTTPError,
-    MaxRetryError,
-    NewConnectionError,
-    SSLError,
-    TimeoutError,
-)
+from urllib3.exceptions import NewConnectionError
 
-from detector.telemetry.access import speaks_http
+from detector.secrecy import pointed_to
+from detector.telemetry.http import NoReplyError, request
 from detector.telemetry.scheduler import SchedulerError
-
-_PIECE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,52 +85,23 @@ class Rest:
         SchedulerError
             When there is none within the deadline, or it is longer than the bound.
         """
-        target = self._prefix + quote(path) + (f"?{urlencode(query)}" if query else "")
-        deadline = time.monotonic() + self._timeout_s
         try:
-            reply = self._pool.urlopen(
+            reply = request(
+                self._pool,
                 "GET",
-                target,
+                self._prefix + quote(path) + (f"?{urlencode(query)}" if query else ""),
                 headers={"Accept": "application/json", **headers},
-                timeout=urllib3.Timeout(total=self._timeout_s),
-                retries=False,
-                redirect=False,
-                preload_content=False,
+                timeout_s=self._timeout_s,
+                largest=self._longest,
             )
-            try:
-                return Answer(status=reply.status, body=self._body(reply, deadline))
-            finally:
-                reply.close()
-        except (HTTPError, OSError, ValueError) as error:
-            raise SchedulerError(self._why(error)) from None
+        except NoReplyError as why:
+            msg = f"{self.where}: {why}"
+            raise SchedulerError(msg) from None
+        return Answer(status=reply.status, body=reply.body)
 
     def close(self) -> None:
         """Close what is open."""
         self._pool.close()
-
-    def _body(self, reply: Any, deadline: float) -> bytes:
-        pieces, size = [], 0
-        for piece in reply.stream(_PIECE):
-            pieces.append(piece)
-            size += len(piece)
-            if size > self._longest:
-                msg = f"{self.where} answers more than {self._longest >> 20} MiB"
-                raise SchedulerError(msg)
-            if time.monotonic() > deadline:
-                msg = f"{self.where} did not finish its answer in {self._timeout_s:g} s"
-                raise SchedulerError(msg)
-        return b"".join(pieces)
-
-    def _why(self, error: Exception) -> str:
-        inner = error.reason if isinstance(error, MaxRetryError) else error
-        if isinstance(inner, SSLError) and speaks_http(inner.args[0]):
-            return f"{self.where}: what answers there speaks http, no https; write http://"
-        if isinstance(inner, SSLError):
-            return f"{self.where}: its certificate is not trusted; set ca_file ({inner})"
-        refused = isinstance(inner, NewConnectionError)  # which urllib3 derives from a timeout
-        if isinstance(inner, TimeoutError) and not refused:
-            return f"{self.where} did not answer in {self._timeout_s:g} s"
-        return f"{self.where} cannot be reached: {_short(inner)}"
 
 
 def secret(*, file: str, env: str, environ: Mapping[str, str], what: str) -> str:
@@ -150,28 +112,17 @@ def secret(*, file: str, env: str, environ: Mapping[str, str], what: str) -> str
     SchedulerError
         When it is not there or empty.
     """
-    if file:
-        try:
-            text = Path(file).read_text("utf-8").strip()
-        except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            msg = f"{what} {file} cannot be read: {reason}"
-            raise SchedulerError(msg) from None
-        if not text:
-            msg = f"{what} {file} is empty"
-            raise SchedulerError(msg)
-        return text
-    text = environ.get(env, "").strip() if env else ""
-    if env and not text:
-        msg = f"${env} is not set or empty"
+    if not (file or env):
+        return ""
+    text, why = (
+        pointed_to("token_file", file, environ)
+        if file
+        else pointed_to("token_env", env, environ)
+    )
+    if why:
+        msg = f"{what} {why}" if file else why
         raise SchedulerError(msg)
     return text
-
-
-def _short(error: object) -> str:
-    text = str(error).replace("\n", " ")
-    _, mark, reason = text.rpartition(": ")
-    return (reason if mark else text)[:200]
 
 
 class _UnixConnection(HTTPConnection):
@@ -186,9 +137,9 @@ class _UnixConnection(HTTPConnection):
         link.settimeout(self.timeout if isinstance(self.timeout, int | float) else None)
         try:
             link.connect(self._path)
-        except OSError:
+        except OSError as error:
             link.close()
-            raise
+            raise NewConnectionError(self, str(error)) from error
         return link
 
 

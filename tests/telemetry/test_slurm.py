@@ -200,7 +200,7 @@ def test_nobody_at_the_address_is_said_in_one_line(tmp_path: Path) -> None:
         port = held.getsockname()[1]
     for url in (f"http://127.0.0.1:{port}", f"unix://{tmp_path}/none.socket"):
         asked = rest(url)
-        with pytest.raises(SchedulerError, match="cannot be reached") as error:
+        with pytest.raises(SchedulerError, match="cannot connect") as error:
             asked.look(NOW)
         assert "\n" not in str(error.value)
         asked.close()
