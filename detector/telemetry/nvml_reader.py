@@ -18,6 +18,7 @@ from typing import Any
 
 from detector.metric import COUNTERS, usable
 from detector.reading import Dropped, Reading, Scrape
+from detector.telemetry.nvml_errors import NOT_SUPPORTED, NOTHING, OF_DRIVER, explain
 from detector.telemetry.source import SourceError
 
 # GPM's metric -> DCGM's field: percent become ratios, MiB/s become B/s (nvml.h).
@@ -26,28 +27,6 @@ RATIOS = {1: 1001, 2: 1002, 3: 1003, 4: 1016, 5: 1004, 6: 1015, 7: 1014, 9: 1013
           11: 1006, 12: 1007, 13: 1008}  # fmt: skip
 RATES = {20: 1009, 21: 1010, 60: 1012, 61: 1011}
 _TENSOR, _CLOCK, _MAX_CLOCK = 1004, 100, 113
-
-# NVML's return codes: what is wrong; what is to be done.
-_UNINITIALIZED, _DRIVER_NOT_LOADED, _NO_LIBRARY, _MISMATCH = 1, 9, 12, 18
-_NOT_SUPPORTED, _LOST, _RESET = 3, 15, 16
-_TODO = {
-    _UNINITIALIZED: "the driver went away; nvidia-smi says whether it is back",
-    _NOT_SUPPORTED: "this GPU or driver does not have it; nvidia-smi -q shows N/A there too",
-    4: "not permitted; let this user open /dev/nvidia* (ls -l /dev/nvidia*)",
-    8: "a GPU lacks power; see that its power cables are in place",
-    _DRIVER_NOT_LOADED: "no NVIDIA driver is loaded; modprobe nvidia",
-    _NO_LIBRARY: "no NVIDIA driver here (libnvidia-ml.so.1); install it, or in a container "
-    "pass the GPUs in",
-    13: "the driver is too old for it; update the driver",
-    _LOST: "the GPU is lost; dmesg | grep Xid on the node, then reboot it",
-    _RESET: "the GPU must be reset; nvidia-smi --gpu-reset",
-    _MISMATCH: "the driver was updated, and an older one is still loaded; reboot the node",
-}
-_LOG = "; dmesg | grep -e Xid -e NVRM on the node says more"
-# The driver's own trouble, not that of one GPU.
-_OF_DRIVER = frozenset({_UNINITIALIZED, _DRIVER_NOT_LOADED, _NO_LIBRARY, _MISMATCH})
-# After which nothing can be read of a GPU, or of any.
-_NOTHING = _OF_DRIVER | {_LOST, _RESET}
 
 # nvml.h: the two samples must be at least 100 ms apart.
 _APART_S = 0.1
@@ -149,7 +128,7 @@ class Gpm:
                 except self._nvml.NVMLError as error:
                     self._lost(gpu.uuid, error, found)
         except self._nvml.NVMLError as error:
-            raise SourceError(self._explain(error)) from None
+            raise SourceError(explain(error)) from None
         if not (found.readings or found.begun):
             raise SourceError(
                 f"{found.dropped[0].gpu}: {found.dropped[0].reason}"
@@ -242,9 +221,9 @@ class Gpm:
                 try:
                     values |= self._profiled(gpu, instance, entity, found)
                 except self._nvml.NVMLError as error:
-                    if error.value in _NOTHING:
+                    if error.value in NOTHING:
                         raise
-                    found.lacks_profiling(entity, self._explain(error))
+                    found.lacks_profiling(entity, explain(error))
             if entity not in found.begun:
                 found.readings.append(
                     Reading(
@@ -261,10 +240,10 @@ class Gpm:
             if self._nvml.nvmlGpmQueryDeviceSupport(gpu.handle).isSupportedDevice:
                 return ""
         except self._nvml.NVMLError as error:
-            if error.value in _NOTHING:
+            if error.value in NOTHING:
                 raise
-            if error.value != _NOT_SUPPORTED:
-                return self._explain(error)
+            if error.value != NOT_SUPPORTED:
+                return explain(error)
         return (
             f"the driver has no GPM for {gpu.model}, which begins with Hopper and driver 520; "
             'use type = "dcgm"'
@@ -307,7 +286,7 @@ class Gpm:
         try:
             raw = call(*arguments)
         except self._nvml.NVMLError as error:
-            return math.nan, self._explain(error)
+            return math.nan, explain(error)
         return usable(COUNTERS[field_id], getattr(raw, "gpu", raw), scale)
 
     def _divided(self, gpu: _Gpu) -> bool:
@@ -370,7 +349,7 @@ class Gpm:
             value, reason = usable(counter, answer.value, scale)
             raw = str(answer.value)
             if answer.nvmlReturn != 0:
-                raw, reason = "", self._explain(self._nvml.NVMLError(answer.nvmlReturn))
+                raw, reason = "", explain(self._nvml.NVMLError(answer.nvmlReturn))
             if not reason:
                 values[counter.name] = value
             elif asked[metric] == _TENSOR:
@@ -388,14 +367,9 @@ class Gpm:
 
     def _lost(self, which: str, error: Any, found: _Found) -> None:
         """Note a GPU that cannot be read; raise what is the driver's own trouble."""
-        if error.value in _OF_DRIVER:
+        if error.value in OF_DRIVER:
             raise error
-        found.lacks(which, "gpu", self._explain(error))
-
-    @staticmethod
-    def _explain(error: Any) -> str:
-        todo = _TODO.get(error.value)
-        return f"NVML: {error} ({error.value})" + (f": {todo}" if todo else _LOG)
+        found.lacks(which, "gpu", explain(error))
 
 
 def _text(value: str | bytes) -> str:
