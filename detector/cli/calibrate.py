@@ -122,7 +122,7 @@ def command(
     _print_alarms(chosen or tried[-1], recordings)
     if chosen is None:
         fail(f"no setting keeps {wanted:g} a job-day; nothing was written", code=EXIT_PROBLEM)
-    said = _calibration(chosen, quiet, bound, target=wanted, name=name)
+    said = _calibration(chosen, quiet)
     if dry_run:
         click.echo(f"{file} is left as it is (--dry-run)")
         return
@@ -286,9 +286,7 @@ def _print_alarms(one: Tried, recordings: Mapping[str, Recording]) -> None:
         click.echo(f"  and {len(found) - _LISTED} more")
 
 
-def _calibration(
-    chosen: Tried, quiet: Quiet, bound: str, *, target: float, name: str
-) -> Calibration:
+def _calibration(chosen: Tried, quiet: Quiet) -> Calibration:
     from detector.analysis.bounds import Calibration
 
     low, high = chosen.rate.interval
