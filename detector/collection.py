@@ -128,16 +128,10 @@ class Collection:
     def _tell(self, found: Round) -> None:
         """Say what is wrong, once for each place and reason, and which are well again."""
         new, over = self._troubles.step(found.troubles)
-        for trouble in new[:_MOST_LINES]:
+        for trouble in _some(new):
             self._log.warning("source_trouble", reason=trouble)
-        if len(new) > _MOST_LINES:
-            more = f"and {len(new) - _MOST_LINES} more that are not named here"
-            self._log.warning("source_trouble", reason=more)
-        for was in over[:_MOST_LINES]:
+        for was in _some(over):
             self._log.info("source_recovered", was=was)
-        if len(over) > _MOST_LINES:
-            more = f"and {len(over) - _MOST_LINES} more that are not named here"
-            self._log.info("source_recovered", was=more)
         lost = {one.reading.host for one in found.judged if one.nameless}
         if lost and not self._nameless:
             hosts = ", ".join(sorted(lost)[:3]) + (" ..." if len(lost) > 3 else "")
@@ -153,6 +147,13 @@ class Collection:
         self._first_sight.close()
         self._collector.close()
         self._register.close()
+
+
+def _some(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the first lines, and how many more there are."""
+    yield from lines[:_MOST_LINES]
+    if len(lines) > _MOST_LINES:
+        yield f"and {len(lines) - _MOST_LINES} more that are not named here"
 
 
 def _pasts(asked: Sequence[Source], max_clocks: MaxClocks, interval_ms: int) -> list[Past]:

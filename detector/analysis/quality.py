@@ -261,15 +261,21 @@ def _is_fresh(reading: Reading, before: Known, *, changed: bool) -> bool:
     """Whether a reading is a new one.
 
     By the source's clock where it has one: it advanced, or was set back by far. Else by the
-    values of all counters, where those tell: ratios of a busy GPU have six digits, and the
-    energy it used only grows. An idle GPU may read the same for ever.
+    values of all counters, where those tell.
     """
     if reading.own_clock:
         advanced = reading.time_ms - before.time_ms
         return advanced > 0 or advanced < -HELD_MS
-    if changed:
-        return True
-    return not is_busy(reading.values) and not reading.values.get("energy_j")
+    return changed or not never_comes_twice(reading.values)
+
+
+def never_comes_twice(values: Mapping[str, float]) -> bool:
+    """Whether the same values once more are the same collection once more.
+
+    Ratios of a busy GPU have six digits, and the energy it used only grows; an idle GPU may
+    read the same for ever.
+    """
+    return is_busy(values) or bool(values.get("energy_j"))
 
 
 def is_busy(values: Mapping[str, float]) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from detector.analysis.past import pace_ms
-from detector.analysis.quality import HELD_MS, is_busy
+from detector.analysis.quality import HELD_MS, never_comes_twice
 from detector.metric import COUNTERS, Counter, usable
 from detector.reading import Dropped, Reading, Scrape
 from detector.series import FloatArray, IntArray
@@ -340,7 +340,7 @@ class Prometheus:
 
 def _again(last: Reading, reading: Reading) -> bool:
     return (
-        is_busy(reading.values)
+        never_comes_twice(reading.values)
         and reading.values == last.values
         and (reading.labels, reading.sharing) == (last.labels, last.sharing)
     )
