@@ -20,7 +20,7 @@ from detector.log import LogSettings
 from detector.notify.dispatch import DispatchSettings
 from detector.notify.slack_settings import SlackSettings
 from detector.notify.webhook import WebhookSettings
-from detector.secrecy import inline_secrets, secret_of, without_secrets
+from detector.secrecy import inline_secrets, masked, secret_of
 from detector.series import Duration, below, refuse
 from detector.store.connection import RedisSettings
 from detector.store.settings import HistorySettings, InboxSettings
@@ -318,7 +318,7 @@ def _toml(value: object) -> str:
     if isinstance(value, Duration | Path):
         value = str(value)
     if isinstance(value, str):
-        value = without_secrets(value)
+        value = masked(value)
     if isinstance(value, dict):  # headers: whatever a gateway wants there may be a secret
         shown = {key: "***" if isinstance(one, str) else one for key, one in value.items()}
         pairs = (f"{_toml(key)} = {_toml(one)}" for key, one in shown.items())

@@ -86,7 +86,7 @@ def inline_secrets(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
             )
 
 
-def without_secrets(text: str) -> str:
+def masked(text: str) -> str:
     """Hide the password and the query of a URL: both are where people put tokens."""
     if "://" not in text:
         return text

@@ -24,7 +24,8 @@ _VERSION = "nv-hostengine --version tells which DCGM runs: set bindings to its f
 _LOG = "journalctl -u nvidia-dcgm on the node says more"
 
 # DCGM's return codes (dcgm_structs), by what is to be done.
-LOST = frozenset({-21, -11, -54, -56, -57})  # the connection, or the engine behind it
+# The connection, or the engine behind it, which may be paused: then no answer is one.
+LOST = frozenset({-21, -11, -54, -56, -57})
 NO_PROFILING = frozenset({-6, -17, -29, -33, -36})
 CONTENTION, MULTI_PASS, PAUSED, NO_COUNTERS, NO_LIBRARY = -37, -38, -54, -36, -25
 GONE = frozenset({-18, -67})  # a GPU that was lost, or taken from the engine

@@ -36,7 +36,7 @@ class Whose:
     placements
         Holds of the jobs that run and of those that ended lately, since they began.
     aliases
-        Other names that labels may give a job -> its id, see :class:`Census`.
+        Other names that labels may give a job -> its id, as a scheduler's census has them.
     """
 
     identity: IdentitySettings = field(default_factory=IdentitySettings)
