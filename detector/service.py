@@ -18,15 +18,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from apscheduler.events import (
-    EVENT_JOB_ERROR,
-    EVENT_JOB_MAX_INSTANCES,
-    EVENT_JOB_MISSED,
-    JobEvent,
-)
-from apscheduler.executors.pool import ThreadPoolExecutor
-from apscheduler.schedulers.background import BackgroundScheduler
-
 from detector import log
 from detector.analysis.judge import Content
 from detector.config import Config, secret
@@ -35,6 +26,7 @@ from detector.incident.incident import Transition
 from detector.incident.ledger import SHARDS
 from detector.incident.route import Destination
 from detector.notify.dispatch import Dispatcher
+from detector.pacing import Work, paced
 from detector.receivers import receivers
 from detector.series import iso
 from detector.state import FleetState, restore
@@ -202,7 +194,7 @@ class Service:
                 reason="an embedded server is one process's, and this one has no part `tick`",
                 action="give all parts the same `url` under [redis]",
             )
-        scheduler = self._scheduler()
+        scheduler = paced(self._works(), skipped=self._skipped, failed=self._failed)
         scheduler.start()
         try:
             while not self._stopping.wait(_MIND_EVERY_S):
@@ -220,43 +212,29 @@ class Service:
         """Ask :meth:`run` to end after the pass that is going on."""
         self._stopping.set()
 
-    def _scheduler(self) -> BackgroundScheduler:
-        jobs: dict[str, tuple[Callable[[], None], float]] = {
-            "tick": (self.tick, self._config.tick.interval / 1000),
-            "renew": (self.renew, self._lease_ms / 3000),
-            "roll": (self.roll, self._config.tick.interval / 1000),
-            "sweep": (self.sweep, _SWEEP_EVERY_S),
-        }
-        if "tick" not in self._duties:
-            jobs = {}
+    def _works(self) -> dict[str, Work]:
+        """Return what this process does, by name."""
+        config = self._config
+        works: dict[str, Work] = {}
+        if "tick" in self._duties:
+            tick_s = config.tick.interval / 1000
+            works = {
+                "tick": Work(do=self.tick, every_s=tick_s),
+                "renew": Work(do=self.renew, every_s=self._lease_ms / 3000),
+                "roll": Work(do=self.roll, every_s=tick_s),
+                "sweep": Work(do=self.sweep, every_s=_SWEEP_EVERY_S),
+            }
         if self._collection is not None:
-            interval_s = self._config.collect.interval / 1000
-            jobs["collect"] = (self._collection.run, interval_s)
-        for name in self._dispatchers if "notify" in self._duties else ():
-            jobs[f"deliver:{name}"] = (partial(self.deliver, name), _DELIVER_EVERY_S)
-        scheduler = BackgroundScheduler(
-            timezone=UTC,
-            executors={name: ThreadPoolExecutor(1) for name in jobs},
-            # A slow tick skips the next, never overlaps it, and is never dropped for lateness.
-            job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
-        )
-        for name, (work, every_s) in jobs.items():
-            scheduler.add_job(
-                work,
-                "interval",
-                seconds=every_s,
-                id=name,
-                executor=name,
-                next_run_time=self._first(every_s) if name == "collect" else datetime.now(UTC),
+            every_ms = int(config.collect.interval)
+            # Rounds that begin with their slots never share one.
+            first = datetime.fromtimestamp(-(-self._clock() // every_ms) * every_ms / 1000, UTC)
+            works["collect"] = Work(
+                do=self._collection.run, every_s=every_ms / 1000, first=first
             )
-        scheduler.add_listener(self._skipped, EVENT_JOB_MAX_INSTANCES | EVENT_JOB_MISSED)
-        scheduler.add_listener(self._failed, EVENT_JOB_ERROR)
-        return scheduler
-
-    def _first(self, every_s: float) -> datetime:
-        """When collection starts: rounds that begin with their slots never share one."""
-        every_ms = round(every_s * 1000)
-        return datetime.fromtimestamp(-(-self._clock() // every_ms) * every_ms / 1000, UTC)
+        for name in self._dispatchers if "notify" in self._duties else ():
+            do = partial(self.deliver, name)
+            works[f"deliver:{name}"] = Work(do=do, every_s=_DELIVER_EVERY_S)
+        return works
 
     def tick(self) -> None:
         """Judge all that is new, as often as there is more to read, if this process leads."""
@@ -456,13 +434,13 @@ class Service:
         known, self._trouble[part] = self._trouble.get(part), text
         return known != text
 
-    def _skipped(self, event: JobEvent) -> None:
-        if event.job_id == "tick":
+    def _skipped(self, work: str) -> None:
+        if work == "tick":
             self.counters.skipped_ticks += 1
             if not self._late:  # one line for a long pass, however many it makes skip
                 self._late = True
                 self._log.warning("tick_skipped", total=self.counters.skipped_ticks)
 
-    def _failed(self, event: JobEvent) -> None:
-        if self._news(event.job_id, event.exception):
-            self._log.error("job_failed", job=event.job_id, exc_info=event.exception)
+    def _failed(self, work: str, error: BaseException) -> None:
+        if self._news(work, error):
+            self._log.error("job_failed", job=work, exc_info=error)
