@@ -48,7 +48,7 @@ class TargetSettings(SignIn, frozen=True, kw_only=True, tag_field="type"):
         ``host:port`` or URLs.
     files
         Files in the form of Prometheus' ``file_sd_configs`` (JSON or YAML); ``*`` in the name
-        stands for anything. Read anew when they change.
+        stands for anything. Read anew at each ``refresh``.
     dns_srv
         Names of SRV records.
     kubernetes_service
@@ -57,7 +57,7 @@ class TargetSettings(SignIn, frozen=True, kw_only=True, tag_field="type"):
     scheme, path, port
         Of targets that are not URLs, or name no port.
     refresh
-        How often DNS and Kubernetes are asked, and files looked at.
+        How often DNS and Kubernetes are asked, and files read.
     """
 
     name: str = "exporter"
