@@ -18,7 +18,7 @@ from detector.series import refuse
 _SCHEDULER = ("hpc_job", "slurmjobid", "slurm_job_id", "job_id")
 
 # Labels that a workload's controller puts on its pods: the whole job, not one replica.
-_CONTROLLER = (
+CONTROLLER = (
     "jobset.sigs.k8s.io/jobset-name",
     "training.kubeflow.org/job-name",
     "trainer.kubeflow.org/trainjob-name",
@@ -33,7 +33,7 @@ _CONTROLLER = (
 # relabelling put a prefix before them.
 _CONTROLLER_KEYS = tuple(
     key
-    for name in _CONTROLLER
+    for name in CONTROLLER
     for plain in (re.sub(r"[^a-zA-Z0-9_]", "_", name),)
     for key in (
         name, plain, f"label_{plain}", f"pod_label_{plain}",

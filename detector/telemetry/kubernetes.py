@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from detector.fleet import Job, Placement
+from detector.telemetry.identity import CONTROLLER
 from detector.telemetry.pods import (
     began,
     controller,
@@ -41,10 +42,6 @@ WORKLOADS = frozenset({
     "JAXJob", "RayCluster", "RayJob", "RayService", "StatefulSet", "ReplicaSet", "Deployment",
     "LeaderWorkerSet",
 })  # fmt: skip
-# A pod's own word of its job, where its owner cannot be read.
-_NAMED = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name",
-          "volcano.sh/job-name", "ray.io/cluster", "leaderworkerset.sigs.k8s.io/name",
-          "batch.kubernetes.io/job-name", "job-name")  # fmt: skip
 _OWNER = ("owner", "user", "app.kubernetes.io/created-by")
 _TEAM = ("team", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
@@ -206,7 +203,7 @@ class Kubernetes:
         name = text(meta.get("name"))
         # Where the chain stops at what may not be read, the pod's labels may say what is above.
         if "creationTimestamp" not in meta or top is pod:
-            name = next((text(labels.get(key)) for key in _NAMED if labels.get(key)), name)
+            name = next((text(labels.get(key)) for key in CONTROLLER if labels.get(key)), name)
         told = {**labels, **table(meta.get("labels"))}
         job = Job(
             id=f"{namespace}/{name}",
