@@ -193,16 +193,11 @@ def _former(
     for written in source.api.series(asked, start_ms=start_ms, end_ms=end_ms):
         labels = Labels(written)
         entity = entity_of([labels])
-        reading = Reading(
-            uuid=entity.uuid,
-            instance=entity.instance,
-            profile=entity.profile,
-            host=entity.host or host_of(labels),
-            index=entity.index,
-            model=entity.model,
+        reading = entity.reading(
+            alike.get(entity.model, {}),
             time_ms=start_ms,
-            values=alike.get(entity.model, {}),
-            labels=entity.labels,
+            own_clock=False,
+            host=host_of(labels),
         )
         if entity.uuid and reading.entity not in known and not whose.is_cut(reading):
             owners = whose.named(reading)

@@ -9,7 +9,7 @@ again with the next one: then lines are compared and values read, and nothing is
 page read with its layout and one read without give the same.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -169,7 +169,12 @@ def _readings_at_once(
 ) -> tuple[Reading, ...]:
     return tuple(
         [
-            _reading(entity, dict(zip(names, values[part], strict=True)), time_ms, False, host)
+            entity.reading(
+                dict(zip(names, values[part], strict=True)),
+                time_ms=time_ms,
+                own_clock=False,
+                host=host,
+            )
             for entity, part, names in layout.gpus
         ]
     )
@@ -186,24 +191,6 @@ def _completed(
         if not shared.keys() <= one.values.keys():
             found[place] = msgspec.structs.replace(one, values={**shared, **one.values})
     return tuple(found)
-
-
-def _reading(
-    entity: Entity, values: Mapping[str, float], time_ms: int, own_clock: bool, host: str
-) -> Reading:
-    return Reading(
-        uuid=entity.uuid,
-        instance=entity.instance,
-        profile=entity.profile,
-        host=entity.host or host,
-        index=entity.index,
-        model=entity.model,
-        time_ms=time_ms,
-        own_clock=own_clock,
-        values=values,
-        labels=entity.labels,
-        sharing=entity.sharing,
-    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,12 +222,9 @@ def _one_by_one(
     for entity, counters in zip(layout.entities, read, strict=True):
         newest = max((found.time_ms for found in counters.values()), default=0.0)
         dropped += _outdated(counters, newest)
-        readings.append(
-            _reading(
-                entity, {name: found.value for name, found in counters.items()},
-                int(newest) or time_ms, newest > 0, host,
-            )
-        )  # fmt: skip
+        values = {name: found.value for name, found in counters.items()}
+        at_ms = int(newest) or time_ms
+        readings.append(entity.reading(values, time_ms=at_ms, own_clock=newest > 0, host=host))
     dropped.sort(key=lambda line: line.line or 0)
     return tuple(readings), _at_most(dropped)
 

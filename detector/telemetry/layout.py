@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from detector.metric import Counter
-from detector.reading import Dropped
+from detector.reading import Dropped, Reading
 from detector.telemetry import rocm
 from detector.telemetry.line import Labels, Reader, Start, name_of, number_follows
 
@@ -77,6 +77,24 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     model: str
     labels: Mapping[str, str]
     sharing: tuple[Mapping[str, str], ...]
+
+    def reading(
+        self, values: Mapping[str, float], *, time_ms: int, own_clock: bool, host: str
+    ) -> Reading:
+        """Return a reading of it; of ``host`` where its own labels name none."""
+        return Reading(
+            uuid=self.uuid,
+            instance=self.instance,
+            profile=self.profile,
+            host=self.host or host,
+            index=self.index,
+            model=self.model,
+            time_ms=time_ms,
+            own_clock=own_clock,
+            values=values,
+            labels=self.labels,
+            sharing=self.sharing,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

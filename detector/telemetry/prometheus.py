@@ -219,19 +219,8 @@ def _reading(looks: list[_Look]) -> Reading:
     for look in looks:
         if newest.time_ms - look.time_ms <= _TOGETHER_MS:
             values = {**look.values, **values}
-    entity = entity_of(newest.sets)
-    return Reading(
-        uuid=entity.uuid,
-        instance=entity.instance,
-        profile=entity.profile,
-        host=entity.host or host_of(newest.sets[0]),
-        index=entity.index,
-        model=entity.model,
-        time_ms=newest.time_ms,
-        own_clock=True,
-        values=values,
-        labels=entity.labels,
-        sharing=entity.sharing,
+    return entity_of(newest.sets).reading(
+        values, time_ms=newest.time_ms, own_clock=True, host=host_of(newest.sets[0])
     )
 
 
