@@ -24,7 +24,7 @@ from detector.telemetry.pods import (
     table,
     text,
 )
-from detector.telemetry.rest import Rest, secret
+from detector.telemetry.rest import Rest, json_of, secret
 from detector.telemetry.scheduler import Census, Run, SchedulerError
 from detector.telemetry.scheduler_settings import KubernetesSettings
 
@@ -277,7 +277,7 @@ class Kubernetes:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         answer = self._rest.get(path, query=query, headers=headers)
         good = answer.status == 200
-        return answer.status, answer.json(self._where) if good else _status(answer.body)
+        return answer.status, json_of(answer, self._where) if good else _status(answer.body)
 
     def _refusal(self, status: int, document: Any) -> str:
         told = text(table(document).get("message")).replace("\n", " ")[:200]

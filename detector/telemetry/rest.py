@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -13,31 +12,24 @@ from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import NewConnectionError
 
 from detector.secrecy import pointed_to
-from detector.telemetry.http import NoReplyError, request
+from detector.telemetry.http import NoReplyError, Reply, request
 from detector.telemetry.scheduler import SchedulerError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What the other side answered, whatever its status."""
+def json_of(reply: Reply, where: str) -> Any:
+    """Return an answer's body as JSON.
 
-    status: int
-    body: bytes
-
-    def json(self, where: str) -> Any:
-        """Return the body as JSON.
-
-        Raises
-        ------
-        SchedulerError
-            When it is none.
-        """
-        try:
-            return msgspec.json.decode(self.body)
-        except msgspec.DecodeError as error:
-            start = self.body[:40].decode("utf-8", "replace")
-            msg = f"{where} answered no JSON ({error}): {start!r}"
-            raise SchedulerError(msg) from None
+    Raises
+    ------
+    SchedulerError
+        When it is none.
+    """
+    try:
+        return msgspec.json.decode(reply.body)
+    except msgspec.DecodeError as error:
+        start = reply.body[:40].decode("utf-8", "replace")
+        msg = f"{where} answered no JSON ({error}): {start!r}"
+        raise SchedulerError(msg) from None
 
 
 class Rest:
@@ -77,7 +69,7 @@ class Rest:
         *,
         query: Mapping[str, str | int] | None = None,
         headers: Mapping[str, str],
-    ) -> Answer:
+    ) -> Reply:
         """Return the answer to one GET.
 
         Raises
@@ -86,7 +78,7 @@ class Rest:
             When there is none within the deadline, or it is longer than the bound.
         """
         try:
-            reply = request(
+            return request(
                 self._pool,
                 "GET",
                 self._prefix + quote(path) + (f"?{urlencode(query)}" if query else ""),
@@ -97,7 +89,6 @@ class Rest:
         except NoReplyError as why:
             msg = f"{self.where}: {why}"
             raise SchedulerError(msg) from None
-        return Answer(status=reply.status, body=reply.body)
 
     def close(self) -> None:
         """Close what is open."""

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from detector.series import iso
-from detector.telemetry.rest import Rest, secret
+from detector.telemetry.rest import Rest, json_of, secret
 from detector.telemetry.scheduler import Census, Run, SchedulerError
 from detector.telemetry.scheduler_settings import SlurmSettings
 from detector.telemetry.slurm_json import read_jobs, read_past, text
@@ -167,7 +167,7 @@ class Slurm:
                 "make a new one with `scontrol token lifespan=...` into token_file"
             )
             raise SchedulerError(msg)
-        document = _checked(answer.json(f"slurmrestd at {rest.where}"), "slurmrestd")
+        document = _checked(json_of(answer, f"slurmrestd at {rest.where}"), "slurmrestd")
         if answer.status != 200:
             msg = f"slurmrestd at {rest.where} answered {answer.status}"
             raise SchedulerError(msg)

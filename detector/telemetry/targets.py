@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from detector.telemetry.http import Reply
 from detector.telemetry.kubernetes import ACCOUNT
-from detector.telemetry.rest import Answer, Rest, secret
+from detector.telemetry.rest import Rest, json_of, secret
 from detector.telemetry.scheduler import SchedulerError
 from detector.telemetry.settings import TargetSettings, unmatched, url_of
 from detector.telemetry.source import SourceError
@@ -217,12 +218,12 @@ def _endpoints(service: str, *, api: str, account: Path) -> Iterable[str]:
         rest.close()
 
 
-def _part(answer: Answer) -> Any:
+def _part(answer: Reply) -> Any:
     if answer.status != 200:
         hint = "; apply deploy/kubernetes/rbac.yaml" if answer.status in (401, 403) else ""
         msg = f"the API server answered {answer.status}{hint}"
         raise ValueError(msg)
-    return answer.json("the API server")
+    return json_of(answer, "the API server")
 
 
 def _ready(slices: Iterable[Mapping[str, Any]], port_name: str) -> list[str]:
