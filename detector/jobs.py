@@ -6,7 +6,7 @@ read reaches to the end of the pass, and everybody is given the part that he ask
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -22,6 +22,9 @@ from detector.incident.measure import measured_next
 from detector.incident.page import asked
 from detector.series import Batch, ContextEvent, Interval, Series, Wanted, Window
 
+Announced = Callable[[Interval], tuple[ContextEvent, ...]]
+"""What was announced about a job that touches a span."""
+
 
 class Histories(Protocol):
     """Where more is read about few jobs. Raises OSError when the store is out of reach."""
@@ -30,10 +33,8 @@ class Histories(Protocol):
         """Return stretches of jobs' histories, without what was announced."""
         ...
 
-    def contexts(
-        self, spans: Sequence[tuple[str, Interval]]
-    ) -> Sequence[tuple[ContextEvent, ...]]:
-        """Return for each job and span what was announced about the job that touches it."""
+    def announced(self, jobs: Sequence[str]) -> Sequence[Announced]:
+        """Return for each job what was announced about it, to be asked for spans."""
         ...
 
     def describe_many(self, jobs: Iterable[str]) -> Mapping[str, Job]:
@@ -67,7 +68,7 @@ class Jobs:
         self._ends = _ends(batch)
         self._known: dict[str, Job] = {}
         self._windows: dict[tuple[str, bool], tuple[Interval, Window]] = {}
-        self._contexts: dict[tuple[str, Interval], tuple[ContextEvent, ...]] = {}
+        self._announced: dict[str, Announced] = {}
         self._kept = 0
 
     def __getitem__(self, job: str) -> Job:
@@ -89,17 +90,17 @@ class Jobs:
         """Return what the job's OFU is multiplied by to be MFU on the data sheet."""
         return clock_correction(self.gpu(job), self[job].precision)
 
-    def hear(self, spans: Iterable[tuple[str, Interval]]) -> None:
-        """Read what was announced about jobs in these spans, all in one trip."""
-        new = [item for item in dict.fromkeys(spans) if item not in self._contexts]
+    def hear(self, jobs: Iterable[str]) -> None:
+        """Read what was announced about these jobs, all in one trip."""
+        new = [job for job in dict.fromkeys(jobs) if job not in self._announced]
         if new:
-            found = self._histories.contexts(new)
-            self._contexts.update(zip(new, found, strict=True))
+            found = self._histories.announced(new)
+            self._announced.update(zip(new, found, strict=True))
 
     def context(self, job: str, span: Interval) -> tuple[ContextEvent, ...]:
         """Return what was announced about the job that touches ``span``."""
-        self.hear([(job, span)])
-        return self._contexts[job, span]
+        self.hear([job])
+        return self._announced[job](span)
 
     def read(self, wanted: Iterable[Wanted]) -> None:
         """Read stretches that are not known yet, all in one trip."""

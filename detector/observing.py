@@ -154,7 +154,7 @@ class _Asking:
 
     def ahead(self, raised: Sequence[tuple[str, Candidate]]) -> None:
         """Read what :meth:`confirm` needs for these candidates, in as few trips."""
-        self.jobs.hear((job, self._span(candidate)) for job, candidate in raised)
+        self.jobs.hear(job for job, _ in raised)
         self.jobs.read(
             Wanted(job=job, span=self._span(candidate), gpus=not candidate.early)
             for job, candidate in raised

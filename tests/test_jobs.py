@@ -1,6 +1,6 @@
 """What a pass looks up: each stretch once, many jobs in one trip, as if read one by one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from hypothesis import given
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from detector.analysis.judge import Content
 from detector.fleet import Job
 from detector.jobs import Jobs
-from detector.series import Interval, Wanted, Window
+from detector.series import ContextEvent, Interval, Wanted, Window
 from detector.store.memory import MemoryHistories
 
 START_MS, STEP_MS, ROWS = 1_790_000_000_000, 10_000, 60
@@ -103,3 +103,20 @@ def test_a_pass_without_entries_can_look_up_what_it_needs(content: Content) -> N
     nothing = source.increments({"a": START_MS + ROWS * STEP_MS}, now_ms=START_MS)
     assert nothing.jobs == ()
     assert len(Jobs(source, content, nothing).window("a", span(0, 7)).times_ms) == 7
+
+
+def test_what_was_announced_of_a_job_is_read_once_a_pass(content: Content) -> None:
+    asked: list[str] = []
+
+    class Listening(Counting):
+        def announced(
+            self, jobs: Sequence[str]
+        ) -> list[Callable[[Interval], tuple[ContextEvent, ...]]]:
+            asked.extend(jobs)
+            return super().announced(jobs)
+
+    jobs = looking(Listening("ab"), content)
+    jobs.hear("aab")
+    for first in range(5):
+        assert jobs.context("a", span(first, 20)) == ()
+    assert asked == ["a", "b"]

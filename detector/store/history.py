@@ -5,8 +5,9 @@ stops a read. What cannot be used is set aside with a reason of ``REASONS`` and 
 process reads and rolls up; any number write.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import redis
 
@@ -137,22 +138,23 @@ class History:
         """Return stretches of jobs' histories, from chunks and streams, in as few trips."""
         return self._windows.read(wanted)
 
-    def contexts(self, spans: Sequence[tuple[str, Interval]]) -> list[tuple[ContextEvent, ...]]:
-        """Return for each job and span what was announced about the job that touches it."""
-        jobs = list(dict.fromkeys(job for job, _ in spans))
-        known: dict[str, list[ContextEvent]] = {}
+    def announced(
+        self, jobs: Sequence[str]
+    ) -> list[Callable[[Interval], tuple[ContextEvent, ...]]]:
+        """Return for each job what was announced about it that touches a span."""
+        found: list[Callable[[Interval], tuple[ContextEvent, ...]]] = []
         for first in range(0, len(jobs), _EVENTS_A_PIPELINE):
             some = jobs[first : first + _EVENTS_A_PIPELINE]
             replies = self._server.pipeline(self._events_read(job) for job in some)
-            known |= {job: _events(reply) for job, reply in zip(some, replies, strict=True)}
-        return [touching(known[job], span) for job, span in spans]
+            found += [partial(touching, _events(reply)) for reply in replies]
+        return found
 
     def window(self, job: str, *, start_ms: int, end_ms: int) -> Window:
         """Return a job's history in ``[start_ms, end_ms)`` with all that is known of it."""
         span = Interval(start_ms=start_ms, end_ms=end_ms)
         (window,) = self.windows([Wanted(job=job, span=span, gpus=True)])
-        (events,) = self.contexts([(job, span)])
-        return replace(window, events=events)
+        (told,) = self.announced([job])
+        return replace(window, events=told(span))
 
     def describe(self, job: str) -> Job:
         """Return who a job is; of a job that nobody described, its id alone."""

@@ -1,8 +1,9 @@
 """Stores that live in memory: what a replay runs on instead of Redis."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -63,23 +64,26 @@ class MemoryHistories:
         part = self._recordings[wanted.job].within(wanted.span)
         return replace(part, gpus=part.gpus if wanted.gpus else None, events=())
 
-    def contexts(self, spans: Sequence[tuple[str, Interval]]) -> list[tuple[ContextEvent, ...]]:
+    def announced(
+        self, jobs: Sequence[str]
+    ) -> list[Callable[[Interval], tuple[ContextEvent, ...]]]:
         """Return the recordings' events that touch a span and were announced in time for it.
 
         A decision is about the end of its span: what was announced later was not known then.
         """
-        return [
-            tuple(
-                event
-                for event in self._recordings[job].events
-                if event.heard_ms < span.end_ms and event.span.end_ms >= span.start_ms
-            )
-            for job, span in spans
-        ]
+        return [partial(_known_in, self._recordings[job].events) for job in jobs]
 
     def describe_many(self, jobs: Iterable[str]) -> dict[str, Job]:
         """Return who the jobs are."""
         return {job: self._jobs[job] for job in jobs}
+
+
+def _known_in(events: Iterable[ContextEvent], span: Interval) -> tuple[ContextEvent, ...]:
+    return tuple(
+        event
+        for event in events
+        if event.heard_ms < span.end_ms and event.span.end_ms >= span.start_ms
+    )
 
 
 class MemoryLedger:

@@ -108,8 +108,8 @@ def test_a_window_is_half_open_with_all_that_touches_it(
     assert {len(values) for values in found.fields.values()} == {count}
     assert found.gpus is not None
     assert found.gpus.shape == (count, 2)
-    (context,) = source.contexts([("j", span)])
-    assert len(context) == events
+    (told,) = source.announced(["j"])
+    assert len(told(span)) == events
 
 
 def test_single_gpus_come_only_where_they_are_wanted() -> None:
@@ -158,4 +158,5 @@ def test_what_is_announced_later_than_a_span_ends_is_not_known_in_it() -> None:
     late = ContextEvent(kind="checkpoint", span=span, told_ms=T + 8_000)
     source = histories({"a": replace(window(20), events=(late,))})
     spans = [Interval(start_ms=T, end_ms=T + end) for end in (8_000, 8_001)]
-    assert source.contexts([("a", each) for each in spans]) == [(), (late,)]
+    (told,) = source.announced(["a"])
+    assert [told(each) for each in spans] == [(), (late,)]

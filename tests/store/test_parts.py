@@ -52,7 +52,7 @@ class Bench:
 
     def events(self) -> list[str]:
         span = Interval(start_ms=0, end_ms=2**60)
-        return [event.note for event in self.history.contexts([("7", span)])[0]]
+        return [event.note for event in self.history.announced(["7"])[0](span)]
 
 
 @pytest.fixture(name="bench")
@@ -286,7 +286,8 @@ def test_gpus_that_stay_unusable_are_announced_once_with_host_and_reason(bench: 
     assert len(told) == 2  # as it lasts, and with its end when it is over
     assert told[0] == told[1]
     assert told[0].startswith("zero_mismatch: 2 GPUs of n1 (")
-    (spans,) = bench.history.contexts([("7", Interval(start_ms=0, end_ms=2**60))])
+    (announced,) = bench.history.announced(["7"])
+    spans = announced(Interval(start_ms=0, end_ms=2**60))
     assert {event.span.start_ms for event in spans} == {NOW + 2 * SLOT}
     assert max(event.span.end_ms for event in spans) == NOW + 15 * SLOT
 
