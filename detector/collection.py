@@ -100,7 +100,7 @@ class Collection:
             interval_ms=config.collect.interval,
         )
         self._troubles = Troubles()
-        self._nameless = False
+        self._nameless = Troubles()
         self._stuck = ""
         self.counts: Counter[str] = Counter()
 
@@ -133,14 +133,15 @@ class Collection:
         for was in _some(over):
             self._log.info("source_recovered", was=was)
         lost = {one.reading.host for one in found.judged if one.nameless}
-        if lost and not self._nameless:
-            hosts = ", ".join(sorted(lost)[:3]) + (" ..." if len(lost) > 3 else "")
+        new, _ = self._nameless.step([f"{host}: no job" for host in sorted(lost)])
+        if new:
+            hosts = ", ".join(line.partition(": ")[0] for line in new[:3])
+            more = f" and {len(new) - 3} more" if len(new) > 3 else ""
             self._log.warning(
                 "gpus_of_no_job",
-                hosts=hosts,
+                hosts=hosts + more,
                 action="nobody watches them; ofuwatch doctor says how to name their jobs",
             )
-        self._nameless = bool(lost)
 
     def close(self) -> None:
         """Let go of all sources."""

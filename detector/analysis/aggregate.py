@@ -255,7 +255,7 @@ def _vector(hosts: Sequence[Part], roster: Sequence[Gpu]) -> tuple[float, ...]:
 # What people do about a verdict.
 _RESTART = "restart the host engine or exporter, or reset the GPU where there is neither"
 _REMEDIES = {
-    "unreachable": "see whether host and exporter are up",
+    "unreachable": "the collector's log and ofuwatch doctor say why",
     "stale": "see whether the exporter or host engine still collects",
     "frozen": _RESTART,
     "blank": "see with ofuwatch doctor which counters are missing, and why",

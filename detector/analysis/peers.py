@@ -24,6 +24,8 @@ _LEAST_SAMPLES = 3
 _LEAST_FALL = 0.05
 # Robust z. Among 10,000 GPUs of one job 0.3 exceed 4 by chance, of a normal spread.
 _LEAST_Z = 4.0
+# By so many samples it is told which GPUs a job had: one scrape may have failed.
+_LATEST = 5
 # More than this share fell together: something they share, and the job's matter as a whole.
 _MOST_SHARE = 0.25
 # The median GPU stands still: quotients with it say nothing.
@@ -274,15 +276,20 @@ def _named(fall: FloatArray, clear: Mask, places: IntArray) -> Attribution:
 
 
 def gone(change: Confirmed, window: Window) -> Attribution | None:
-    """Return the GPUs that reported before the onset and do not since, in their order.
+    """Return the GPUs that reported right before the onset and do not since, in their order.
 
-    None where entries do not carry GPUs one by one; nobody is named where all are gone.
+    Those that the job gave back earlier are none of its loss. None where entries do not carry
+    GPUs one by one; nobody is named where all are gone.
     """
     if window.gpus is None:
         return None
-    there = [
-        np.isfinite(window.gpus[inside(window.times_ms, span, change.excluded)])
+    before, after = (
+        inside(window.times_ms, span, change.excluded)
         for span in (change.before_span, change.after_span)
+    )
+    there = [
+        np.isfinite(window.gpus[rows])
+        for rows in (np.flatnonzero(before)[-_LATEST:], np.flatnonzero(after))
     ]
     if not all(len(side) for side in there):
         return None

@@ -92,7 +92,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def nameless(self) -> bool:
         """Whether the GPU works and nothing says for whom."""
-        return not self.jobs and not self.reading.handover and self.reading.at_work
+        return not self.jobs and self.quality != "handover" and self.reading.at_work
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -18,7 +18,7 @@ from detector.reading import Reading, Scrape
 _FORGET_MS = 86_400_000
 
 # More silent hosts than these, and more than answer, are no trouble of theirs: it is this side
-# that hears nothing. One line says so, not an incident of each job.
+# that hears nothing. The log says so, and not an incident of each job that is dark.
 _FEW_HOSTS = 10
 
 
@@ -38,6 +38,7 @@ class Absent:
 
     def __init__(self) -> None:
         self._hosts: dict[tuple[str, str], _Host] = {}
+        self._deaf: set[int] = set()  # sources of which most hosts are silent
 
     def standing_in(
         self, source: int, scrapes: Sequence[Scrape], *, now_ms: int, failure: str = ""
@@ -76,8 +77,9 @@ class Absent:
             before = "" if target in telling else host.why
             host.why = failure or asked[target] or before or f"nothing of host {name} any more"
         self._hosts = {**others, **silent, **heard}
+        self._deaf.discard(source)
         if len(silent) > max(_FEW_HOSTS, len(heard)):
-            return ()
+            self._deaf.add(source)
         return tuple(
             Scrape(
                 target=target,
@@ -91,7 +93,8 @@ class Absent:
     def kept(self, scrapes: Iterable[Scrape], alive: set[str]) -> tuple[Scrape, ...]:
         """Return those that stand in for a job which may go on; the others are of no use.
 
-        A job is over when a host that went on answering has it no longer.
+        A job is over when a host that went on answering has it no longer. Where most hosts are
+        silent, only jobs that others answer for are sure to go on.
 
         Parameters
         ----------
@@ -102,7 +105,10 @@ class Absent:
         """
         found = [(self._host_of(scrape), scrape) for scrape in scrapes]
         going = alive | {
-            job for host, scrape in found for job in _jobs(scrape) - host.elsewhere
+            job
+            for host, scrape in found
+            if host.source not in self._deaf
+            for job in _jobs(scrape) - host.elsewhere
         }
         for host, scrape in found:
             host.elsewhere |= alive & _jobs(scrape)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detector.analysis.change import Confirmed, Estimate
-from detector.analysis.peers import attribute, inside, spread_over_gpus
+from detector.analysis.peers import attribute, gone, inside, spread_over_gpus
 from detector.series import FloatArray, Interval, Window
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "recordings" / "fleet_gpu"
@@ -239,3 +239,29 @@ def test_a_sample_at_a_spans_start_stands_for_what_was_before_it() -> None:
     assert inside(times, span, ()).tolist() == [False, True, True, True]
     hole = Interval(start_ms=20, end_ms=30)
     assert inside(times, span, (hole,)).tolist() == [False, True, False, True]
+
+
+def test_gpus_that_a_job_gave_back_earlier_are_none_of_its_loss() -> None:
+    gpus = noisy(gpus=12)
+    gpus[80:, :4] = np.nan  # a host is replaced by another
+    gpus[:80, 8:] = np.nan
+    gpus[100:, 9] = np.nan
+    found = gone(change(window_of(gpus), start=0, onset=100, end=120), window_of(gpus))
+    assert found is not None
+    assert (found.gpus, found.total) == ((9,), 8)
+
+
+def test_one_failed_scrape_before_the_loss_hides_no_gpu() -> None:
+    gpus = noisy()
+    gpus[97], gpus[100:, 2] = np.nan, np.nan
+    found = gone(change(window_of(gpus), start=0, onset=100, end=120), window_of(gpus))
+    assert found is not None
+    assert found.gpus == (2,)
+
+
+def test_when_all_gpus_are_gone_nobody_is_named() -> None:
+    gpus = noisy()
+    gpus[100:] = np.nan
+    found = gone(change(window_of(gpus), start=0, onset=100, end=120), window_of(gpus))
+    assert found is not None
+    assert (found.gpus, found.fallen) == ((), 8)
