@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 
 from detector.analysis.baselines import accept, advance, band_of, empty, settle
-from detector.analysis.change import Rejected
+from detector.analysis.candidate import fold
+from detector.analysis.change import Candidate, Confirmed, Rejected
 from detector.series import FloatArray, Panel
-from tests.analysis.notation import alarms, detect, levels, model, panel, seconds, times
+from tests.analysis.notation import (
+    alarms,
+    confirmed_by,
+    detect,
+    levels,
+    model,
+    panel,
+    seconds,
+    times,
+)
 
 GPUS, RATIO, VALID = model("gpus_reporting"), model("mfu_ratio"), model("valid")
 
@@ -55,6 +65,29 @@ def test_a_job_that_was_shrunk_on_purpose_is_held_to_its_new_size() -> None:
     assert band_of(GPUS.baseline, state)[0].tolist() == [32]
     after = advance(GPUS.baseline, state, panel(stamps[100:], values[100:]))
     assert [item.before for item in after.candidates] == [32]
+
+
+def test_a_refused_shortage_that_goes_on_is_asked_about_again_and_keeps_its_onset() -> None:
+    stamps, values = times(400), counts((64, 100), (56, 300))
+
+    def confirm(column: int, candidate: Candidate) -> Confirmed | Rejected:
+        if seconds(candidate.time_ms) < 2_000:
+            return Rejected(reason="an announced restart explains it")
+        return confirmed_by(stamps, values, candidate, by=GPUS)
+
+    folded = fold(GPUS, empty(GPUS.baseline, 1), panel(stamps, values), confirm)
+    assert [seconds(candidate.time_ms) for _, candidate, _ in folded.outcomes] == [1120, 2320]
+    (change,) = alarms(folded)
+    assert seconds(change.onset_ms) == 1000
+
+
+def test_a_refused_shortage_that_is_over_is_asked_about_no_more() -> None:
+    values = counts((64, 100), (56, 30), (64, 300))
+    folded = fold(
+        GPUS, empty(GPUS.baseline, 1), panel(times(430), values),
+        lambda column, candidate: Rejected(reason="planned"),
+    )  # fmt: skip
+    assert len(folded.outcomes) == 1
 
 
 def test_a_framework_that_counts_a_third_too_much_is_named_after_ten_minutes() -> None:

@@ -7,14 +7,18 @@ import msgspec
 import numpy as np
 
 from detector.analysis.baselines.columns import Columns
-from detector.analysis.baselines.rows import Ahead, Found
+from detector.analysis.baselines.rows import Ahead, Found, anywhere
 from detector.analysis.change import Candidate, Confirmed, Recovery, Rejected
 from detector.series import Duration, FloatArray, IntArray
 
-VERSION = 1
+VERSION = 2
 
 FULL, RAISED, CONFIRMED, REFUSED = 0, 1, 2, 3
 """What is known of a column's shortage."""
+
+# A refused shortage that goes on is asked about again. Chosen: what is announced without an end
+# explains no longer than that.
+_AGAIN_MS = 1_200_000
 
 
 class Ceiling(
@@ -62,6 +66,8 @@ class CeilingState(Columns):
         Time of the latest sample.
     state
         0 full, 1 raised, 2 confirmed short, 3 refused short.
+    again_ms
+        When a refused shortage that still goes on is raised again.
     known_short
         What a confirmed or refused shortage counted; fewer than this is news.
     latest
@@ -78,6 +84,7 @@ class CeilingState(Columns):
     back_count: IntArray
     seen_ms: IntArray
     state: IntArray
+    again_ms: IntArray
     known_short: FloatArray
     latest: FloatArray
 
@@ -94,8 +101,8 @@ def blank(columns: int) -> CeilingState:
     return CeilingState(
         last_ms=zero(), most=unknown(), short_ms=zero(), short_count=zero(),
         short_most=unknown(), above_count=zero(), above_least=unknown(), back_ms=zero(),
-        back_count=zero(), seen_ms=zero(), state=zero(), known_short=unknown(),
-        latest=unknown(),
+        back_count=zero(), seen_ms=zero(), state=zero(), again_ms=zero(),
+        known_short=unknown(), latest=unknown(),
     )  # fmt: skip
 
 
@@ -169,6 +176,10 @@ def _end(
 def _raise(
     ceiling: Ceiling, state: CeilingState, times_ms: IntArray, values: FloatArray, found: Found
 ) -> None:
+    again = (state.state == REFUSED) & (times_ms >= state.again_ms)
+    if anywhere(again):
+        state.state[again], state.known_short[again] = FULL, np.nan
+        state.short_count[again] = ceiling.hold_samples
     expected = np.where(np.isnan(state.known_short), state.most, state.known_short)
     short = values < expected
     first = short & (state.short_count == 0)
@@ -202,6 +213,7 @@ def settled(state: CeilingState, outcomes: Mapping[int, Confirmed | Rejected]) -
         state.state[column] = CONFIRMED if confirmed else REFUSED
         state.known_short[column] = state.latest[column]
         state.short_count[column] = 0
+        state.again_ms[column] = state.seen_ms[column] + _AGAIN_MS
 
 
 def accepted(state: CeilingState, columns: IntArray) -> None:
