@@ -277,8 +277,8 @@ def in_words(faults: Iterable[tuple[str, str, int]]) -> str:
         worst = sorted(hosts, key=lambda host: (-host[0], host[1]))
         where = [f"{_gpus(count)} of {host}" for count, host in worst[:_HOSTS_TOLD]]
         if rest := worst[_HOSTS_TOLD:]:
-            hosts = "another host" if len(rest) == 1 else f"{len(rest)} hosts more"
-            where += [f"{_gpus(sum(n for n, _ in rest))} of {hosts}"]
+            others = "another host" if len(rest) == 1 else f"{len(rest)} hosts more"
+            where += [f"{_gpus(sum(n for n, _ in rest))} of {others}"]
         remedy = _REMEDIES.get(quality)
         told.append(f"{quality}: {', '.join(where)}" + (f" ({remedy})" if remedy else ""))
     return "; ".join(told)
