@@ -90,7 +90,7 @@ class Absent:
             for (target, _), host in silent.items()
         )
 
-    def kept(self, scrapes: Iterable[Scrape], alive: set[str]) -> tuple[Scrape, ...]:
+    def kept(self, scrapes: Iterable[Scrape], answered: Iterable[Scrape]) -> tuple[Scrape, ...]:
         """Return those that stand in for a job which may go on; the others are of no use.
 
         A job is over when a host that went on answering has it no longer. Where most hosts are
@@ -100,10 +100,12 @@ class Absent:
         ----------
         scrapes
             Those of :meth:`standing_in`, with the jobs of each reading.
-        alive
-            The jobs of all hosts that answer.
+        answered
+            Those of all hosts that answer, with theirs.
         """
-        found = [(self._host_of(scrape), scrape) for scrape in scrapes]
+        alive = set().union(*map(_jobs, answered))
+        # One has none left where its whole GPUs are read by instance elsewhere.
+        found = [(self._host_of(scrape), scrape) for scrape in scrapes if scrape.readings]
         going = alive | {
             job
             for host, scrape in found

@@ -238,10 +238,7 @@ class Collector:
         """Return what was scraped with its jobs, and what is missing of jobs that go on."""
         found = self._register.identify((*scrapes, *missing))
         answered, missing = found[: len(scrapes)], found[len(scrapes) :]
-        alive = {
-            job for scrape in answered for reading in scrape.readings for job in reading.jobs
-        }
-        return (*answered, *self._absent.kept(missing, alive))
+        return (*answered, *self._absent.kept(missing, answered))
 
     def _compare_clocks(self, scrapes: Iterable[Scrape]) -> None:
         """Note whose clock is off; a target says its time now and then only."""

@@ -29,6 +29,7 @@ class _Fleet:
     name: str = "made"
     settle_s: float = 0.0
     reads: int = 0
+    instance: str = ""
 
     def scrape(self, now_ms: int) -> Sequence[Scrape]:
         if self.state is None:
@@ -41,7 +42,7 @@ class _Fleet:
         self.reads += 1
         readings = tuple(
             Reading(
-                uuid=f"GPU-{host}", host=host, time_ms=now_ms,
+                uuid=f"GPU-{host}", instance=self.instance, host=host, time_ms=now_ms,
                 values={
                     "tensor_active": 0.5, "sm_clock_mhz": 1500.0, "max_sm_clock_mhz": 2000.0,
                     "gr_engine_active": 0.9, "power_w": 400.0 + self.reads % 97,
@@ -226,3 +227,17 @@ def test_after_a_day_nobody_misses_a_host(making: Making) -> None:
     rounds({"b": {"b": "7"}})
     assert _told(rounds({"b": None}, after_s=86_000)) == {("7", "b"): _MISSING}
     assert _told(rounds({"b": None}, after_s=600)) == {}
+
+
+def test_a_silent_host_whose_gpu_is_read_by_instance_elsewhere_costs_no_round(
+    making: Making,
+) -> None:
+    other = _Fleet({})
+    rounds = making(other)
+    rounds({"a": {"a": "7"}, "b": {"b": "8"}})
+    other.state, other.instance = {"mig": {"b": "8"}}, "3"
+    found = rounds({"a": {"a": "7"}, "b": None})
+    assert _told(found)["7", "a"] == _GOOD
+    assert [one.reading.entity for one in found.judged if one.reading.host == "b"] == [
+        "GPU-b/3"
+    ]
