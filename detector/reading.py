@@ -108,6 +108,11 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reporter: Literal["dcgm", "nvml"] = "dcgm"
 
     @property
+    def label_sets(self) -> tuple[Mapping[str, str], ...]:
+        """The labels of all that share the GPU, those of the first before the others'."""
+        return (self.labels, *self.sharing)
+
+    @property
     def at_work(self) -> bool:
         """Whether the GPU does anything worth a job."""
         ratio = max(

@@ -331,7 +331,7 @@ def _again(last: Reading, reading: Reading) -> bool:
     return (
         never_comes_twice(reading.values)
         and reading.values == last.values
-        and (reading.labels, reading.sharing) == (last.labels, last.sharing)
+        and reading.label_sets == last.label_sets
     )
 
 

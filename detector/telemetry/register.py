@@ -207,7 +207,7 @@ class Register:
         key = target, reading.entity
         before = self._seen.get(key)
         # Mostly labels say what they said before.
-        same = before is not None and _labels(reading) == _labels(before.reading)
+        same = before is not None and reading.label_sets == before.reading.label_sets
         said = before.said if before is not None and same else self.whose.said(reading)
         named = self._going_on(self.whose.named(reading, said), reading.time_ms)
         self._seen[key] = _Seen(reading=reading, said=said, named=named)
@@ -259,10 +259,6 @@ class Register:
             del self._runs[id]
             self._lineages.pop(id, None)
             self._shown.pop(id, None)
-
-
-def _labels(reading: Reading) -> tuple[Mapping[str, str], ...]:
-    return (reading.labels, *reading.sharing)
 
 
 def _since(reading: Reading, before: _Seen | None) -> int:

@@ -52,7 +52,7 @@ class Whose:
                 pod_of(labels),
                 job_of(labels, self.identity),
             )
-            for labels in (reading.labels, *reading.sharing)
+            for labels in reading.label_sets
         )
 
     def named(self, reading: Reading, said: Iterable[Said] | None = None) -> tuple[str, ...]:
@@ -77,8 +77,11 @@ class Whose:
 
     def marks(self, reading: Reading) -> set[tuple[str, str]]:
         """Return labels, with their values, of other GPUs that may have the reading's jobs."""
-        sets = (reading.labels, *reading.sharing)
-        return {mark for labels in sets for mark in marks(labels, self.identity).items()}
+        return {
+            mark
+            for labels in reading.label_sets
+            for mark in marks(labels, self.identity).items()
+        }
 
     def held(self, reading: Reading, *, start_ms: int, end_ms: int) -> Held:
         """Return who held a GPU in ``[start_ms, end_ms)`` by what schedulers say."""
