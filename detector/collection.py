@@ -4,7 +4,7 @@ Two collectors of the same targets do no harm: a host's parts of one slot count 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -40,21 +40,22 @@ class Troubles:
         self._told: dict[str, list[str]] = {}
         self._well: Counter[str] = Counter()
 
-    def step(self, lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    def step(self, wrong: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
         """Return what is new in a round, and the latest trouble of each place that is well.
 
         Parameters
         ----------
-        lines
-            ``place: reason``, all that is wrong now.
+        wrong
+            Place and what is told of it: all that is wrong now.
         """
         new = []
-        for line in lines:
-            told = self._told.setdefault(line.partition(": ")[0], [])
+        bad = set()
+        for place, line in wrong:
+            bad.add(place)
+            told = self._told.setdefault(place, [])
             if line not in told:
                 told.append(line)
                 new.append(line)
-        bad = {line.partition(": ")[0] for line in lines}
         self._well.update(self._told.keys() - bad)
         for place in bad:
             del self._well[place]
@@ -127,19 +128,20 @@ class Collection:
 
     def _tell(self, found: Round) -> None:
         """Say what is wrong, once for each place and reason, and which are well again."""
-        new, over = self._troubles.step(found.troubles)
+        new, over = self._troubles.step(
+            (line.partition(": ")[0], line) for line in found.troubles
+        )
         for trouble in _some(new):
             self._log.warning("source_trouble", reason=trouble)
         for was in _some(over):
             self._log.info("source_recovered", was=was)
         lost = {one.reading.host for one in found.judged if one.nameless}
-        new, _ = self._nameless.step([f"{host}: no job" for host in sorted(lost)])
-        if new:
-            hosts = ", ".join(line.partition(": ")[0] for line in new[:3])
-            more = f" and {len(new) - 3} more" if len(new) > 3 else ""
+        hosts, _ = self._nameless.step((host, host) for host in sorted(lost))
+        if hosts:
+            more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
             self._log.warning(
                 "gpus_of_no_job",
-                hosts=hosts + more,
+                hosts=", ".join(hosts[:3]) + more,
                 action="nobody watches them; ofuwatch doctor says how to name their jobs",
             )
 
