@@ -284,16 +284,13 @@ def gone(change: Confirmed, window: Window) -> Attribution | None:
     if window.gpus is None:
         return None
     before, after = (
-        inside(window.times_ms, span, change.excluded)
+        np.flatnonzero(inside(window.times_ms, span, change.excluded))
         for span in (change.before_span, change.after_span)
     )
-    there = [
-        np.isfinite(window.gpus[rows])
-        for rows in (np.flatnonzero(before)[-_LATEST:], np.flatnonzero(after))
-    ]
-    if not all(len(side) for side in there):
+    if not len(before) or not len(after):
         return None
-    was, now = (side.mean(axis=0) > 0.5 for side in there)
+    was = _mostly_there(window.gpus[before[-_LATEST:]])
+    now = _mostly_there(window.gpus[after])
     lost, total = np.flatnonzero(was & ~now), int(was.sum())
     return Attribution(
         gpus=tuple(lost.tolist()) if len(lost) < total else (),
@@ -317,9 +314,14 @@ def stayed(before: FloatArray, after: FloatArray) -> float | None:
     """
     if not len(before) or not len(after):
         return None
-    both = np.isfinite(before).mean(axis=0) > 0.5
-    both &= np.isfinite(after).mean(axis=0) > 0.5
+    both = _mostly_there(before) & _mostly_there(after)
     if not both.any():
         return None
     there, here = (np.nanmedian(side[:, both], axis=0).mean() for side in (before, after))
     return float(here / there - 1) if there > 0 else None
+
+
+def _mostly_there(values: FloatArray) -> Mask:
+    """Which GPUs report in more than half of the samples. Shape ``(g,)``."""
+    there: Mask = np.isfinite(values).mean(axis=0) > 0.5
+    return there
