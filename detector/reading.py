@@ -15,6 +15,10 @@ import msgspec
 # The GPUs before Hopper that can be divided: GA100, as the driver names its boards.
 _GA100 = re.compile(r"(?<![A-Z0-9])(A100|A800|A30|PG506)X?(?![0-9])")
 
+# A target whose clock differs by more is told. Chosen: hosts of a job would fall into different
+# slots, of 10 s, and HTTP's date has whole seconds.
+CLOCK_OFF_MS = 10_000
+
 # Share of its time that a GPU at work is busy at the least. Chosen: monitoring and display stay
 # below it.
 _AT_WORK = 0.05

@@ -275,14 +275,15 @@ def in_words(faults: Iterable[tuple[str, str, int]]) -> str:
     order = sorted(by_quality.items(), key=lambda item: (-sum(n for n, _ in item[1]), item[0]))
     for quality, hosts in order:
         worst = sorted(hosts, key=lambda host: (-host[0], host[1]))
-        where = [f"{_gpus(count)} of {host}" for count, host in worst[:_HOSTS_TOLD]]
+        where = [f"{gpus_text(count)} of {host}" for count, host in worst[:_HOSTS_TOLD]]
         if rest := worst[_HOSTS_TOLD:]:
             others = "another host" if len(rest) == 1 else f"{len(rest)} hosts more"
-            where += [f"{_gpus(sum(n for n, _ in rest))} of {others}"]
+            where += [f"{gpus_text(sum(n for n, _ in rest))} of {others}"]
         remedy = _REMEDIES.get(quality)
         told.append(f"{quality}: {', '.join(where)}" + (f" ({remedy})" if remedy else ""))
     return "; ".join(told)
 
 
-def _gpus(count: int) -> str:
+def gpus_text(count: int) -> str:
+    """Return a number of GPUs in words."""
     return f"{count} GPU{'s' if count != 1 else ''}"

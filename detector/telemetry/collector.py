@@ -19,17 +19,13 @@ from detector.analysis.aggregate import Part, parts
 from detector.analysis.maxclock import MaxClocks
 from detector.analysis.quality import NOTHING, Judged, Memory, judge
 from detector.fleet import Job
-from detector.reading import Scrape
+from detector.reading import CLOCK_OFF_MS, Scrape
 from detector.series import ContextEvent, Interval
 from detector.telemetry.absent import Absent
 from detector.telemetry.background import in_background
 from detector.telemetry.register import Register
 from detector.telemetry.source import Source, SourceError
 from detector.telemetry.whose import Whose
-
-# Hosts whose clock differs by more are told. Chosen: a slot is 10 s, and HTTP's date has whole
-# seconds.
-_CLOCK_OFF_MS = 10_000
 
 # Another maximal clock is announced no more often than this.
 _TELL_AGAIN_MS = 3_600_000
@@ -248,7 +244,7 @@ class Collector:
                 continue
             self._clocks_off.pop(scrape.target, None)
             off = said_ms - scrape.asked_ms
-            if abs(off) > _CLOCK_OFF_MS:
+            if abs(off) > CLOCK_OFF_MS:
                 # In tens of seconds: the same trouble has the same words in the next round.
                 way = "ahead of" if off > 0 else "behind"
                 told = f"about {abs(off) / 1e4:.0f}0 s {way} the one here"

@@ -10,17 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from detector.analysis.aggregate import gpus_text
 from detector.analysis.maxclock import REPORTED
 from detector.analysis.quality import Judged, Quality
 from detector.metric import counter_named
-from detector.reading import Reading, Scrape
+from detector.reading import CLOCK_OFF_MS, Reading, Scrape
 from detector.telemetry import remedies
 from detector.telemetry.remedies import FAILING, NEEDED, ROWS, UNANSWERED, WISHED, Kind
 
 Level = Literal["ok", "note", "trouble"]
-
-# Clocks that differ by more let hosts of a job fall into different slots of 10 s.
-_CLOCK_OFF_MS = 10_000
 
 # What may be left out of a GPU as a whole -> what that is.
 _WHOLE: Mapping[str, tuple[str, Level]] = {
@@ -181,7 +179,7 @@ def _answered(target: _Target) -> Iterator[Symptom]:
     usable = sum(one.usable for one in target.judged)
     hosts = sorted({reading.host for reading in target.readings if reading.host})
     where = f" of {', '.join(hosts[:3])}" if hosts else ""
-    seen = f"{_gpus(len(target.readings))}{where}"
+    seen = f"{gpus_text(len(target.readings))}{where}"
     yield Symptom(
         kind="answered",
         level="ok" if usable else "note",
@@ -203,7 +201,7 @@ def _counters(target: _Target) -> Iterator[Symptom]:
             kind="no_profiling_counters",
             level="trouble",
             place=target.place,
-            reason=f"no profiling counter at all on {_gpus(every)}",
+            reason=f"no profiling counter at all on {gpus_text(every)}",
             remedy=remedies.profile(target.kind),
         )
     for counter in NEEDED:
@@ -216,7 +214,7 @@ def _counters(target: _Target) -> Iterator[Symptom]:
                 level="trouble",
                 place=target.place,
                 reason=f"no {counter} (DCGM field {ROWS[counter][1]}) of {lacking} of "
-                f"{_gpus(every)}",
+                f"{gpus_text(every)}",
                 remedy=remedies.export(target.kind, (counter,))
                 if absent
                 else remedies.blank(target.kind, counter),
@@ -232,7 +230,9 @@ def _max_clock(target: _Target) -> Iterator[Symptom]:
     models = ", ".join(name or "a model without a name" for name in names)
     setting = f'; or set max_clock_mhz = {{ "{names[-1]}" = MHZ }} under [collect]'
     if unknown:
-        reason = f"{_gpus(len(unknown))} do not tell their maximal clock, and models/gpus.toml "
+        reason = (
+            f"{gpus_text(len(unknown))} do not tell their maximal clock, and models/gpus.toml "
+        )
         reason += f"does not know it of {models}: no OFU"
     else:
         sources = ", ".join(sorted({one.max_clock_source for one in lacking}))
@@ -271,7 +271,7 @@ def _jobs(target: _Target) -> Iterator[Symptom]:
             kind="no_jobs_named",
             level="trouble",
             place=target.place,
-            reason=f"{_gpus(len(lost))} at work for no job that anything names",
+            reason=f"{gpus_text(len(lost))} at work for no job that anything names",
             remedy=remedies.naming(target.kind),
         )
     elif not owned:
@@ -313,7 +313,7 @@ def _verdicts(target: _Target) -> Iterator[Symptom]:
             kind=word,
             level="note" if word == "handover" else "trouble",
             place=target.place,
-            reason=f"{_gpus(len(bad))}: {bad[0].reason}",
+            reason=f"{gpus_text(len(bad))}: {bad[0].reason}",
             remedy=remedies.bad(target.kind, word),
         )
 
@@ -334,7 +334,7 @@ def _mig(target: _Target) -> Iterator[Symptom]:
 
 def _clock(target: _Target) -> Iterator[Symptom]:
     said = target.scrape.time_ms
-    if said is not None and abs(off := said - target.scrape.asked_ms) > _CLOCK_OFF_MS:
+    if said is not None and abs(off := said - target.scrape.asked_ms) > CLOCK_OFF_MS:
         yield Symptom(
             kind="clock_off",
             level="trouble",
@@ -408,7 +408,3 @@ def _named(gpus: Sequence[str]) -> str:
     if not gpus:
         return ""
     return f" ({gpus[0]}" + (f" and {len(gpus) - 1} more)" if gpus[1:] else ")")
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
