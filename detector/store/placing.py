@@ -16,7 +16,7 @@ from detector.store.entries import encode, entry_ms
 from detector.store.keys import Keys
 from detector.store.letters import Letter
 from detector.store.reports import JOIN_MS
-from detector.store.samples import Sample
+from detector.store.samples import Sample, is_scrape, own_ms
 from detector.store.server import Command, Reply, Server, pairs
 
 # What is put behind the newest entry stands so much before its own time where that is old.
@@ -55,19 +55,21 @@ class _Known:
 
     last_ms: int = -1
     scraped_ms: int = -1
-    newest: dict[str, int] = field(default_factory=dict)  # of each metric's field, by own time
-    told: set[tuple[int, str, str]] = field(default_factory=set)  # own time, field, text
+    newest: dict[bytes, int] = field(default_factory=dict)  # of each metric's field, own time
+    told: set[tuple[int, bytes, bytes]] = field(default_factory=set)  # own time, field, text
 
-    def add(self, time_ms: int, given: Mapping[str, str]) -> None:
-        self.last_ms = max(self.last_ms, time_ms)
-        said = given.get("at", "")
-        own_ms = int(said) if said.isdigit() else time_ms
-        if "v" in given or "n" in given:
-            self.scraped_ms = max(self.scraped_ms, own_ms)
-            return
+    def add(self, entry: bytes, given: Mapping[bytes, bytes]) -> None:
+        self.last_ms = max(self.last_ms, entry_ms(entry))
+        at_ms = own_ms(entry, given)
+        if is_scrape(given):
+            self.scraped_ms = max(self.scraped_ms, at_ms)
+        else:
+            self.report(at_ms, given)
+
+    def report(self, at_ms: int, given: Mapping[bytes, bytes]) -> None:
         for name in _FIELDS & given.keys():
-            self.newest[name] = max(own_ms, self.newest.get(name, -1))
-            self.told.add((own_ms, name, given[name]))
+            self.newest[name] = max(at_ms, self.newest.get(name, -1))
+            self.told.add((at_ms, name, given[name]))
 
 
 class Placing:
@@ -168,46 +170,43 @@ class Placing:
             entries: Sequence[Reply] = reply if isinstance(reply, list) else ()
             end = _Known()
             for entry, flat in entries:
-                given = {
-                    name.decode("utf-8", "replace"): text.decode("utf-8", "replace")
-                    for name, text in pairs(flat)
-                    if name != b"g"
-                }
-                end.add(entry_ms(entry), given)
+                end.add(entry, dict(pairs(flat)))
             ends[job] = end, len(entries) < count
         return ends
 
 
-_FIELDS = {METRICS[name].field for name in REPORTED}
+_FIELDS = {METRICS[name].field.encode() for name in REPORTED}
 
 
-def _texts(report: Letter) -> dict[str, str]:
+def _texts(report: Letter) -> dict[bytes, bytes]:
     """Return a report's metrics as they stand in an entry."""
     flat = encode(nan, {name: report.fields.get(name, nan) for name in REPORTED})
-    return {str(name): str(text) for name, text in zip(flat[::2], flat[1::2], strict=True)}
+    texts = [str(text).encode() for text in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
 def _place(report: Letter, end: _Known, placed: Placed, *, expected: bool) -> None:
     """Give a report its place behind all that is known, once; newer ones stay the last."""
-    own_ms, texts = report.time_ms, _texts(report)
+    at_ms, texts = report.time_ms, _texts(report)
     placed.done.append(report.id)
-    if all((own_ms, name, text) in end.told for name, text in texts.items()):
+    if all((at_ms, name, text) in end.told for name, text in texts.items()):
         return
-    news = {name for name in texts if own_ms >= end.newest.get(name, own_ms)}
+    news = {name for name in texts if at_ms >= end.newest.get(name, at_ms)}
     if not news:
         newer_ms = min(end.newest[name] for name in texts)
-        seconds = (newer_ms - own_ms) / 1000
+        seconds = (newer_ms - at_ms) / 1000
         placed.back.append((report, f"a report of {seconds:.3f} s later came before"))
         return
-    time_ms = max(end.last_ms + 1, own_ms - _BACK_MS if expected else own_ms)
+    time_ms = max(end.last_ms + 1, at_ms - _BACK_MS if expected else at_ms)
     fields = {
         name: value
         for name in REPORTED
-        if METRICS[name].field in news and not isnan(value := report.fields.get(name, nan))
+        if METRICS[name].field.encode() in news
+        and not isnan(value := report.fields.get(name, nan))
     }
-    at_ms = own_ms if time_ms != own_ms else None
+    moved_ms = at_ms if time_ms != at_ms else None
     placed.samples.append(
-        Sample(job=report.job, time_ms=time_ms, ofu=nan, fields=fields, at_ms=at_ms)
+        Sample(job=report.job, time_ms=time_ms, ofu=nan, fields=fields, at_ms=moved_ms)
     )
-    moved = {} if at_ms is None else {"at": str(at_ms)}
-    end.add(time_ms, {name: texts[name] for name in news} | moved)
+    end.last_ms = time_ms
+    end.report(at_ms, {name: texts[name] for name in news})

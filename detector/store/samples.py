@@ -25,6 +25,10 @@ _LATER = 1_000
 _LATE_MS = 120_000
 _WRITES_A_PIPELINE = 5_000
 
+# Who says how many GPUs there are, or their OFU, is no job that reports of itself.
+_COUNTED = frozenset((b"v", b"n", b"bad"))
+_DIGITS = 20  # of an entry's id, which goes up to 2**64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -167,7 +171,8 @@ class Writer:
         if not later or len(later) == _LATER:
             return False
         if not sample.reports:
-            for at in map(_scraped_at, later):
+            told = [(entry, dict(pairs(flat))) for entry, flat in later]
+            for at in (own_ms(entry, given) for entry, given in told if is_scrape(given)):
                 if at == sample.time_ms:
                     return True  # written by an earlier try
                 if at > sample.time_ms:
@@ -181,11 +186,12 @@ class Writer:
         return not isinstance(self._server.run(*moved), redis.RedisError)
 
 
-def _scraped_at(entry: Reply) -> int:
-    """Return the time of the scrape that an entry holds, ms; -1 for a report."""
-    time, flat = entry
-    given = dict(pairs(flat))
-    if b"v" not in given and b"n" not in given:
-        return -1
+def is_scrape(given: Mapping[bytes, bytes]) -> bool:
+    """Whether a stream's entry is a scrape, and no report of the job itself."""
+    return not _COUNTED.isdisjoint(given)
+
+
+def own_ms(entry: bytes, given: Mapping[bytes, bytes]) -> int:
+    """Return the time that an entry is of, ms: its ``at`` where its id is another."""
     said = given.get(b"at", b"")
-    return int(said) if said.isdigit() else entry_ms(time)
+    return int(said) if said.isdigit() and len(said) <= _DIGITS else entry_ms(entry)

@@ -206,6 +206,27 @@ def test_an_entry_without_host_that_says_that_no_gpu_is_usable_is_a_scrape(job: 
     assert job.entries() == [(0, {"n": "0"})]
 
 
+@pytest.mark.parametrize("at", ["\u00b2", "9" * 5_000, "-1", "", "\udcff"])
+def test_a_time_that_is_none_in_an_entry_of_others_stops_no_report(job: Job, at: str) -> None:
+    text = at.encode("utf-8", "surrogateescape")
+    job.client.xadd(KEYS.samples("j"), {"v": 0.4, "n": 8, "at": text}, id=f"{NOW}-0")
+    job.report(10_000, tokens=7)
+    job.drain(11_000)
+    job.client.xadd(KEYS.samples("j"), {"v": 0.4, "n": 8}, id=f"{NOW + 20_000}-0")
+    window = job.history.window("j", start_ms=0, end_ms=2**60)
+    assert window.times_ms.tolist() == [NOW, NOW + 20_000]
+    assert window.fields["tokens"].tolist()[1] == 7.0
+
+
+def test_a_scrape_that_only_counts_broken_gpus_is_written_once_behind_reports(job: Job) -> None:
+    for at in (1_000, 2_000):
+        job.client.xadd(KEYS.samples("j"), {"tokens": 5}, id=f"{NOW + at}-0")
+        told = {"job": "j", "bad": "3", "ts": str(NOW)}
+        job.client.xadd(KEYS.inbox, dict(told.items()))
+        job.drain(at + 500)
+    assert [given["bad"] for _, given in job.entries() if "bad" in given] == ["3"]
+
+
 def test_rolled_up_reports_stand_in_their_scrapes_and_need_no_rows(job: Job) -> None:
     start = -7_200_000
     for at in range(start, start + 900_000, 10_000):
