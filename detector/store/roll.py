@@ -20,7 +20,7 @@ from detector.store.chunks import (
     unpack,
 )
 from detector.store.discovery import Discovery
-from detector.store.entries import EARLIEST_MS, decode, gpu_codes
+from detector.store.entries import EARLIEST_MS, decode, entry_ms, gpu_codes
 from detector.store.keys import Keys
 from detector.store.rejects import Rejects
 from detector.store.reports import joined
@@ -206,11 +206,10 @@ def _old(
         edge = whole if whole > times[0] else int(times[-1]) + 1
     everything = Stretch(times_ms=times, fields=decoded.fields, codes=gpu_codes(decoded.packed))
     moved = _without_joined(everything.between(forgotten_ms - 1, edge))
-    newest = dict(pairs(info))[b"last-generated-id"].partition(b"-")[0]
     return _Old(
         job=job,
         edge_ms=edge,
-        newest_ms=int(newest),
+        newest_ms=entry_ms(dict(pairs(info))[b"last-generated-id"]),
         chunks=split(join([moved])),
         unfinished=full,
     )
