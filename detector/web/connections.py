@@ -42,6 +42,8 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         self._between = True
+        if not self.transport.is_closing():
+            self._wait()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:

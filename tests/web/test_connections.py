@@ -1,6 +1,7 @@
 """Connections that never say anything whole, and a store that hangs, over real sockets."""
 
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -98,6 +99,20 @@ def test_a_request_that_announces_too_much_is_refused_before_it_is_sent(address:
         answer = post(address, large)
         assert answer.status == 413
         assert "at most 65536 bytes" in answer.json()["error"]
+
+
+def test_after_an_answer_that_took_long_a_connection_may_wait_as_long_as_any(
+    redis_client: redis.Redis,
+) -> None:
+    whole = BEGUN + b'Content-Length: 12\r\n\r\n{"tokens":1}'
+    for address in served(redis_client, 2):
+        redis_client.client_pause(1_400, all=False)
+        with opened(address, whole) as connection:
+            assert connection.recv(1_000).startswith(b"HTTP/1.1 202 ")
+            time.sleep(1)
+            connection.sendall(whole)
+            assert connection.recv(1_000).startswith(b"HTTP/1.1 202 ")
+            assert is_cut(connection)
 
 
 def send_on(connection: socket.socket) -> None:
