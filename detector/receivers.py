@@ -48,7 +48,8 @@ def mistaken_secrets(settings: Iterable[ReceiverSettings]) -> Iterator[Problem]:
 def doubts(config: Config) -> list[str]:
     """Return what works and should not be left as it is."""
     found = [text for receiver in config.receivers for text in receiver.problems]
-    for settings in (config.redis, *config.receivers, *config.sources):
+    own = (config.redis, config.web, config.slurm, config.kubernetes)
+    for settings in (*own, *config.receivers, *config.sources):
         for key in _SECRET_FILES:
             path = Path(getattr(settings, key, ""))
             with suppress(OSError):  # one that cannot be read is an error, told elsewhere

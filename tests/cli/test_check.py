@@ -197,6 +197,25 @@ def test_what_works_and_should_not_stay_so_is_warned_of(folder: Path) -> None:
     assert "token: every user of this machine can read it; chmod 600" in stderr
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        '[web]\nlisten = "127.0.0.1:0"\n',
+        '[slurm]\nvia = "slurmrestd"\nurl = "http://localhost:6820"\n',
+        '[kubernetes]\nurl = "https://localhost:6443"\n',
+    ],
+)
+def test_a_token_that_everybody_can_read_is_warned_of_whatever_it_opens(
+    folder: Path, table: str
+) -> None:
+    (folder / "token").write_text("hush")
+    (folder / "token").chmod(0o644)
+    (folder / "config.toml").write_text(table + 'token_file = "token"\n')
+    code, _, stderr = check(folder)
+    assert code == 0
+    assert "token: every user of this machine can read it; chmod 600" in stderr
+
+
 def test_what_collection_will_not_find_or_do_in_time_is_warned_of(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
