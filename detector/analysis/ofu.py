@@ -183,6 +183,11 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """The maximal clock with its unit, or None when no source gives it."""
         return None if self.max_clock_mhz is None else Clock.mhz(self.max_clock_mhz.value)
 
+    def peak_tflops(self, precision: Precision) -> float | None:
+        """Return the data sheet's peak at a precision, or None when no source gives it."""
+        rates = self.precision.get(precision)
+        return None if rates is None or rates.peak_tflops is None else rates.peak_tflops.value
+
     def figures(self) -> dict[str, Figure]:
         """Return every figure that is there, by its path within the model."""
         found = {"max_clock_mhz": self.max_clock_mhz, "sms": self.sms}

@@ -70,7 +70,7 @@ def _unnamed(precision: Precision | None) -> Iterator[Peak]:
 
 def _precisions(chip: GpuModel, precision: Precision, peak_tflops: float) -> Iterator[Peak]:
     for other in _TRAINED:
-        peak = _peak(chip, other)
+        peak = chip.peak_tflops(other)
         if peak is not None and other != ("bf16" if precision == "fp16" else precision):
             says = f"divided by {chip.name}'s {other} peak"
             yield Peak(name=f"{other}_peak", says=says, factor=peak_tflops / peak, common=1)
@@ -82,7 +82,7 @@ def _models(
     """The peaks of the chip's generation, and the one that scripts have hard-coded."""
     names: dict[float, list[str]] = {}
     for model in table.gpu:
-        peak = _peak(model, precision)
+        peak = model.peak_tflops(precision)
         near = _generation(model) == _generation(chip) or model.name == _HARD_CODED
         if peak is not None and near and model.name != chip.name:
             names.setdefault(peak, []).append(model.name)
@@ -93,11 +93,6 @@ def _models(
             factor=peak_tflops / peak,
             common=2,
         )
-
-
-def _peak(chip: GpuModel, precision: Precision) -> float | None:
-    rates = chip.precision.get(precision)
-    return None if rates is None or rates.peak_tflops is None else rates.peak_tflops.value
 
 
 def _generation(chip: GpuModel) -> str:

@@ -192,11 +192,9 @@ def _work(
             fail(f"--precision is missing: {chip.name} has a peak for each")
         found = ofu.clock_ratio(chip, kind)
         ratio = None if isinstance(found, Absent) else found.value
-        rates = chip.precision.get(kind)
-        stated = None if rates is None else rates.peak_tflops
-        if peak is None and stated is None:
+        peak = chip.peak_tflops(kind) if peak is None else peak
+        if peak is None:
             fail(f"no source gives the {kind} peak of {chip.name}; give --peak")
-        peak = peak if peak is not None or stated is None else stated.value
     return Work(
         model=model,
         seq=seq,

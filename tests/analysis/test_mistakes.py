@@ -33,9 +33,9 @@ def table() -> GpuTable:
 
 def peaks(table: GpuTable, gpu: str = "H100-SXM", precision: Any = "bf16") -> tuple[Peak, ...]:
     chip = gpu_named(table, gpu)
-    stated = chip.precision[precision].peak_tflops
+    stated = chip.peak_tflops(precision)
     assert stated is not None
-    return mistaken(table, chip, precision, peak_tflops=stated.value, clock_ratio=CLOCK_RATIO)
+    return mistaken(table, chip, precision, peak_tflops=stated, clock_ratio=CLOCK_RATIO)
 
 
 def work(model: Model | None, table: GpuTable, recompute: Recompute = "none") -> Work:
