@@ -36,20 +36,26 @@ class Work:
     seq: int
     causal: bool
     recompute: Recompute
-    parts: dict[str, float]
     peak_tflops: float | None
     clock_ratio: float | None
     peaks: tuple[Peak, ...]
 
     @property
+    def parts(self) -> dict[str, float]:
+        """FLOPs of a token's forward pass by part, none without a model."""
+        if self.model is None:
+            return {}
+        return mfu.forward(self.model, seq=self.seq, causal=self.causal)
+
+    @property
     def model_flop(self) -> float | None:
         """Model FLOPs of a token, None without a model."""
-        return mfu.training(self.parts) if self.parts else None
+        return None if self.model is None else mfu.training(self.parts)
 
     @property
     def executed_flop(self) -> float | None:
         """FLOPs that a token makes the hardware execute, None without a model."""
-        return mfu.executed(self.parts, self.recompute) if self.parts else None
+        return None if self.model is None else mfu.executed(self.parts, self.recompute)
 
     @property
     def again(self) -> float:

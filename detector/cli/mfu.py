@@ -7,7 +7,7 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from detector.analysis import mfu, ofu
+from detector.analysis import ofu
 from detector.analysis.account import Work, compared
 from detector.analysis.architecture import model_of
 from detector.analysis.mfu import Model, Recompute
@@ -200,7 +200,6 @@ def _work(
         seq=seq,
         causal=causal,
         recompute=recompute,
-        parts={} if model is None else mfu.forward(model, seq=seq, causal=causal),
         peak_tflops=peak,
         clock_ratio=ratio,
         peaks=mistaken(table, chip, kind, peak_tflops=peak, clock_ratio=ratio),
