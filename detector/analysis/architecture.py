@@ -151,7 +151,7 @@ def _layers(keys: Keys, hidden: int) -> tuple[tuple[tuple[int, Block], ...], tup
 
 def _sparse(keys: Keys, layers: int) -> int:
     """How many layers have experts."""
-    kinds = keys.names("mlp_layer_types", known=("dense", "sparse"), length=layers)
+    kinds = keys.names("mlp_layer_types", known=("dense", "sparse"), layers=layers)
     if kinds:
         return kinds.count("sparse")
     named = keys.layers("moe_layers", layers=layers)
@@ -179,7 +179,7 @@ def _mixers(keys: Keys, layers: int, attention: Attention) -> list[tuple[int, Bl
     said = keys.flag("use_sliding_window")
     if said is False or (said is None and keys.text("model_type") in WINDOW_IF_SAID_KINDS):
         window = 0
-    kinds = Counter(keys.names("layer_types", known=_MIXERS, length=layers))
+    kinds = Counter(keys.names("layer_types", known=_MIXERS, layers=layers))
     if not kinds:
         kinds = _kinds(keys, layers, window=window, chunk=chunk)
     elif not window and kinds["sliding_attention"]:

@@ -127,9 +127,9 @@ class Keys:
         self.notes: list[str] = []
 
     def check(self) -> None:
-        """Refuse a key that may decide FLOPs and is not understood."""
+        """Refuse a key that is on, may decide FLOPs and is not understood."""
         for key, value in self._config.items():
-            if key in READ or _is_off(value) or _HARMLESS.fullmatch(key):
+            if key in READ or not value or _HARMLESS.fullmatch(key):
                 continue
             if _DECIDES.search(key):
                 msg = (
@@ -170,15 +170,15 @@ class Keys:
             raise ValueError(msg)
         return value
 
-    def names(self, name: str, *, known: tuple[str, ...], length: int = 0) -> list[str]:
-        """Return a list of names out of ``known``, empty when it is not there."""
+    def names(self, name: str, *, known: tuple[str, ...], layers: int) -> list[str]:
+        """Return a list of a name out of ``known`` for each layer, empty when not there."""
         listed = self.listed(name)
         for one in listed:
             if one not in known:
                 msg = f"{name}: {_short(one)} is not understood; there are {', '.join(known)}"
                 raise ValueError(msg)
-        if listed and length and len(listed) != length:
-            msg = f"{name} names {len(listed)} layers, and the model has {length}"
+        if listed and len(listed) != layers:
+            msg = f"{name} names {len(listed)} layers, and the model has {layers}"
             raise ValueError(msg)
         return listed
 
@@ -239,10 +239,6 @@ def unread(key: str) -> str | None:
 def _near(key: str) -> str:
     near = difflib.get_close_matches(key, READ, n=1, cutoff=0.87)
     return f"did you mean {near[0]}? " if near else ""
-
-
-def _is_off(value: object) -> bool:
-    return value is None or value is False or value in (0, "", [], {})
 
 
 def _short(value: object) -> str:
