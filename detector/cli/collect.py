@@ -65,7 +65,6 @@ def _run(config: "Config", file: Path) -> None:
 
 
 def _round(config: "Config", kind: str | None, targets: tuple[str, ...]) -> "Round":
-
     sources = [one.source for one in chosen(config, kind, targets)]
     return rounds(config, sources, waits_s=())[-1]
 
@@ -78,10 +77,11 @@ def _by_job(found: "Round") -> dict[str | None, list["Judged"]]:
     for (job, _), one in counting.items():
         grouped[job].append(one)
     # What one target has no job for may have one by another.
-    owned = {entity for _, entity in counting}
-    idle = {one.reading.entity: one for one in reversed(found.judged) if not one.jobs}
-    if spare := [one for entity, one in idle.items() if entity not in owned]:
-        grouped[None] = spare[::-1]
+    seen = {entity for _, entity in counting}
+    for one in found.judged:
+        if not one.jobs and one.reading.entity not in seen:
+            seen.add(one.reading.entity)
+            grouped[None].append(one)
     by_name = sorted(grouped.items(), key=lambda item: (item[0] is None, item[0] or ""))
     return {job: sorted(judged, key=_place) for job, judged in by_name}
 
