@@ -48,8 +48,8 @@ _VERBS = {
 
 
 def counted(number: int, name: str) -> str:
-    """Return a number of things in words: ``1 job``, ``2 jobs``."""
-    return f"{number} {name}{'' if number == 1 else 's'}"
+    """Return a number of things in words: ``1 job``, ``2,000 jobs``."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from detector.analysis.change import Shift
+from detector.cli import counted
 from detector.incident.incident import Incident
 from detector.notify.wording import plain, span_text, value_text
 from detector.replay import Replayed
@@ -152,10 +153,10 @@ def _lines(recordings: Mapping[str, Recording], replayed: Replayed) -> Iterable[
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(found.items()))
     with_any = len({item.job.id for item in replayed.incidents})
     yield (
-        f"{_counted(len(recordings), 'job')}, {_counted(samples, 'sample')} over "
+        f"{counted(len(recordings), 'job')}, {counted(samples, 'sample')} over "
         f"{span_text(span_ms)} of job time: "
         + (
-            f"{_counted(len(replayed.incidents), 'incident')} in {_counted(with_any, 'job')} "
+            f"{counted(len(replayed.incidents), 'incident')} in {counted(with_any, 'job')} "
             f"({kinds})."
             if found
             else "no incident."
@@ -163,12 +164,12 @@ def _lines(recordings: Mapping[str, Recording], replayed: Replayed) -> Iterable[
     )
     if replayed.shifts:
         yield (
-            f"{_counted(len(replayed.shifts), 'lasting rise')} became the new baseline, "
+            f"{counted(len(replayed.shifts), 'lasting rise')} became the new baseline, "
             "without an alert."
         )
     if replayed.rejected:
         yield (
-            f"{_counted(len(replayed.rejected), 'suspicion')} did not stand up to verification."
+            f"{counted(len(replayed.rejected), 'suspicion')} did not stand up to verification."
         )
     alone = {job: item.why for job, item in replayed.inherited.items() if item.why}
     yield from _by_job("Not, or not all, taken over from an earlier run", alone)
@@ -179,12 +180,8 @@ def _by_job(heading: str, reasons: Mapping[str, str]) -> Iterable[str]:
     """Yield a heading and one line a job, as many as people read."""
     if not reasons:
         return
-    yield f"{heading}: {_counted(len(reasons), 'job')}."
+    yield f"{heading}: {counted(len(reasons), 'job')}."
     for job, reason in list(reasons.items())[:_LISTED]:
         yield f"  {plain(job, len(job))}: {plain(reason, len(reason))}"
     if len(reasons) > _LISTED:
         yield f"  ... and {len(reasons) - _LISTED} more"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
