@@ -111,7 +111,7 @@ class Model:
     Attributes
     ----------
     layers
-        Layers as people count them; 0 where each block is one.
+        Layers as people count them; of a hybrid of single blocks each block is one.
     further, further_blocks
         Layers that predict the tokens after the next (multi-token prediction), and what each is
         made of, beside the logits once more.
@@ -122,7 +122,7 @@ class Model:
     hidden: int
     vocab: int
     blocks: tuple[tuple[int, Block], ...]
-    layers: int = 0
+    layers: int
     further: int = 0
     further_blocks: tuple[Block, ...] = ()
     notes: tuple[str, ...] = ()

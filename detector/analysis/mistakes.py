@@ -273,12 +273,11 @@ def _all_transformer(model: Model) -> Model:
     blocks = [block for _, block in model.blocks]
     if not any(isinstance(block, Mamba) for block in blocks):
         return model
-    layers = model.layers or sum(count for count, _ in model.blocks)
     attention = next((block for block in blocks if isinstance(block, Attention)), None)
     feed = next((block for block in blocks if isinstance(block, Mlp | Experts)), None)
     if attention is None or feed is None:
         return model
-    return replace(model, blocks=((layers, attention), (layers, feed)))
+    return replace(model, blocks=((model.layers, attention), (model.layers, feed)))
 
 
 _WRONG_MODELS: tuple[tuple[str, str, Commonness, str, Callable[[Model], Model]], ...] = (

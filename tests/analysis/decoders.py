@@ -11,6 +11,7 @@ HYBRID = Model(
         (4, Attention(heads=32, kv_heads=2, head_dim=128, v_dim=128)),
         (24, LATENT),
     ),
+    layers=52,
 )
 
 
@@ -18,4 +19,4 @@ def dense(*, layers: int, hidden: int, vocab: int, ffn: int, gated: bool = False
     heads = hidden // 128
     attention = Attention(heads=heads, kv_heads=heads, head_dim=128, v_dim=128)
     blocks = ((layers, attention), (layers, Mlp(ffn=ffn, gated=gated)))
-    return Model(hidden=hidden, vocab=vocab, blocks=blocks)
+    return Model(hidden=hidden, vocab=vocab, blocks=blocks, layers=layers)

@@ -173,7 +173,7 @@ def test_deepseeks_own_figures_come_out_without_multi_token_prediction() -> None
 def test_chunks_bound_the_scores_and_a_window_does_not_reach_across_them() -> None:
     def seen(chunk: int, seq: int) -> float:
         block = Attention(heads=1, kv_heads=1, head_dim=1, v_dim=1, chunk=chunk)
-        model = Model(hidden=1, vocab=1, blocks=((1, block),))
+        model = Model(hidden=1, vocab=1, blocks=((1, block),), layers=1)
         return mfu.forward(model, seq=seq)["attention_scores"] / 4
 
     assert seen(100, 100) == seen(0, 100) == 50
@@ -183,12 +183,11 @@ def test_chunks_bound_the_scores_and_a_window_does_not_reach_across_them() -> No
 
 def test_a_window_bounds_the_scores_and_a_long_one_changes_nothing() -> None:
     block = Attention(heads=8, kv_heads=8, head_dim=128, v_dim=128)
-    seen = [
-        mfu.forward(
-            Model(hidden=1024, vocab=1, blocks=((1, replace(block, window=w)),)), seq=1000
-        )["attention_scores"]
+    models = (
+        Model(hidden=1024, vocab=1, blocks=((1, replace(block, window=w)),), layers=1)
         for w in (0, 1000, 5000, 100)
-    ]
+    )
+    seen = [mfu.forward(model, seq=1000)["attention_scores"] for model in models]
     assert seen[0] == seen[1] == seen[2]
     # Token i sees min(i, w): the mean over a sequence of n is w - w^2 / 2n.
     assert seen[3] / seen[0] == pytest.approx((100 - 100**2 / 2000) / 500)
