@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from detector.analysis.baselines import Model
+from detector.analysis.baselines import LEAST_GPUS, Model
 from detector.analysis.bounds import Page
 from detector.analysis.derived import derived
 from detector.analysis.judge import Content
@@ -81,7 +81,7 @@ class Quiet:
     """
 
     recordings: Mapping[str, Recording]
-    metric: str = "ofu"
+    metric: str = MADE_UP
     made: int = 0
     seed: int = 0
 
@@ -116,9 +116,11 @@ def _at_work_ms(recording: Recording, metric: str) -> IntArray:
     """Return the times at which the metric says that the job works."""
     window = recording.window
     if metric == "gpu_ofu":
-        values = np.zeros((len(window.times_ms), 1)) if window.gpus is None else window.gpus
-        return window.times_ms[(values > 0).any(axis=1)]
-    held = {**derived(window.fields), **window.fields}
+        gpus = window.gpus
+        if gpus is None or gpus.shape[1] < LEAST_GPUS:  # no peers to compare
+            return window.times_ms[:0]
+        return window.times_ms[(gpus > 0).any(axis=1)]
+    held = {**window.fields, **derived(window.fields)}
     return window.times_ms[held[metric] > 0] if metric in held else window.times_ms[:0]
 
 

@@ -1,6 +1,7 @@
 """Quiet jobs, what counts as a false alarm on them, and the search along a knob."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -10,7 +11,14 @@ from benchmarks.detection.classes import CLASSES
 from benchmarks.detection.generator import make
 from detector.analysis.judge import Content
 from detector.calibration.quiet import quiet_job
-from detector.calibration.search import Quiet, Trial, made_days, settings, turned
+from detector.calibration.search import (
+    Quiet,
+    Trial,
+    made_days,
+    settings,
+    turned,
+    watched_ms,
+)
 from detector.content import load, shipped
 from detector.fleet import Job
 from detector.series import Duration, Window
@@ -95,6 +103,24 @@ def test_time_in_which_a_job_cannot_fall_is_no_job_day() -> None:
     jobs = recorded(idle=[(0.0, 600)], blind=[(0.45, 120), (np.nan, 480), (0.45, 60)])
     watched = Quiet(recordings=jobs).job_days
     assert watched == pytest.approx((60 + 60) / 1440, abs=0.001)
+
+
+def test_gpus_without_peers_are_not_watched_and_those_with_broken_counters_are() -> None:
+    (one,) = recorded(job=[(0.45, 241)]).values()
+    length = len(one.window.times_ms)
+
+    def watched(metric: str, *, gpus: int, usable: float) -> int:
+        fields = {
+            **one.window.fields,
+            "gpus": np.full(length, usable), "unusable": np.full(length, gpus - usable),
+        }  # fmt: skip
+        vectors = np.full((length, gpus), 0.45)
+        window = replace(one.window, fields=fields, gpus=vectors)
+        return watched_ms(replace(one, window=window), metric)
+
+    assert watched("gpu_ofu", gpus=3, usable=3.0) == 0
+    assert watched("gpu_ofu", gpus=4, usable=4.0) == 361 * 30_000
+    assert watched("gpus", gpus=8, usable=0.0) == 361 * 30_000
 
 
 def test_days_count_for_the_metric_that_recordings_hold() -> None:
