@@ -49,19 +49,21 @@ def secret_of(
     return ""
 
 
-def unreadable(table: Table, *, environ: Mapping[str, str] = os.environ) -> Iterator[Problem]:
+def unreadable(table: Table) -> Iterator[Problem]:
     """Yield which files and variables that ``config.toml`` names hold nothing that can be read.
 
     Those of parts too that are wrong otherwise. The store's own are told by who connects to it.
     """
     for path, owner in _owners(table.content):
-        for key in _POINTERS & owner.keys() if path != "redis" else ():
+        if path == "redis":
+            continue
+        for key in _POINTERS & owner.keys():
             value = owner[key]
             if not isinstance(value, str) or not value:
                 continue
             if key.endswith("_file"):
                 value = str(table.file.absolute().parent / Path(value).expanduser())
-            _, why = pointed_to(key, value, environ)
+            _, why = pointed_to(key, value, os.environ)
             if why:
                 yield table.problem(f"{path}.{key}", why)
 
