@@ -264,8 +264,6 @@ class Prometheus:
             return (Scrape(target=self.api.shown, asked_ms=now_ms, error=str(error)),)
         fresh, dropped = readings(found)
         self.learn(found)
-        if not fresh and self._window_ms() < self.settings.window:
-            self.interval_ms = None
         self._keep(fresh, now_ms)
         return (
             Scrape(
