@@ -248,9 +248,9 @@ def _by_pace(
     """Return the jobs by the interval at which their GPUs are scraped, now or lately."""
     steps: defaultdict[str, list[int]] = defaultdict(list)
     for past in pasts:
-        if past.step_ms is not None:
+        if (step_ms := past.step_ms) is not None:
             for job in {job for owners in past.jobs for job in owners}:
-                steps[job].append(past.step_ms)
+                steps[job].append(step_ms)
     found: defaultdict[int, list[str]] = defaultdict(list)
     for job in jobs:
         if (pace := pace_ms(steps[job])) is not None:
