@@ -112,12 +112,12 @@ def verdicts(past: Past, max_clocks: MaxClocks, observed: Observed) -> Verdicts:
     """
     n = len(past.times_ms)
     top, source = max_clocks.find(past.who, observed)
+    if not source:
+        blank = np.full(n, "blank", object)
+        return Verdicts(ofu=np.full(n, np.nan), fresh=np.ones(n, bool), faults=blank)
     tensor, clock = (past.values.get(key, np.full(n, np.nan)) for key in
                      ("tensor_active", "sm_clock_mhz"))  # fmt: skip
     ofu = np.minimum(1.0, tensor * clock / top)
-    if not source:
-        nothing = np.full(n, np.nan), np.full(n, "blank", object)
-        return Verdicts(ofu=nothing[0], fresh=np.ones(n, bool), faults=nothing[1])
     again, still = _again(past)
     head = _heads(again)
     held = again & (past.times_ms - past.times_ms[head] <= HELD_MS)
