@@ -114,7 +114,7 @@ def parts(judged: Iterable[Judged], *, time_ms: int) -> tuple[Part, ...]:
     for (job, _), one in best_of(judged).items():
         grouped[job, one.reading.host].append(one)
     return tuple(
-        _part(job, host, sorted(here, key=_place), time_ms=time_ms)
+        _part(job, host, sorted(here, key=lambda one: place_of(one.reading)), time_ms=time_ms)
         for (job, host), here in grouped.items()
     )
 
@@ -138,10 +138,10 @@ def best_of(judged: Iterable[Judged]) -> Mapping[tuple[str, str], Judged]:
     return {key: one for key, one in best.items() if one.usable or key[1] not in working}
 
 
-def _place(one: Judged) -> tuple[int, str, str]:
-    """Order of a host's GPUs: by number where they have one."""
-    index = one.reading.index
-    return int(index) if index.isdecimal() else 1 << 30, one.reading.uuid, one.reading.instance
+def place_of(reading: Reading) -> tuple[int, str, str]:
+    """Return the place of a GPU among its host's: by number where they have one."""
+    number = int(reading.index) if reading.index.isdecimal() else 1 << 30
+    return number, reading.uuid, reading.instance
 
 
 def _part(job: str, host: str, here: Sequence[Judged], *, time_ms: int) -> Part:
@@ -153,7 +153,7 @@ def _part(job: str, host: str, here: Sequence[Judged], *, time_ms: int) -> Part:
         ofu=_mean([one.ofu for one in usable]),
         gpus=len(usable),
         fields=_fields([one.reading for one in usable]),
-        roster=tuple(_gpu(one.reading) for one in here),
+        roster=tuple(gpu_of(one.reading) for one in here),
         gpu_ofu=tuple(
             one.ofu if one.usable and not one.reading.mig_scaling_uncertain else math.nan
             for one in here
@@ -184,7 +184,8 @@ def _fields(readings: Sequence[Reading]) -> dict[str, float]:
     return found
 
 
-def _gpu(reading: Reading) -> Gpu:
+def gpu_of(reading: Reading) -> Gpu:
+    """Return a reading's GPU or instance, as rosters have it."""
     index = int(reading.index) if reading.index.isdecimal() else None
     return Gpu(uuid=reading.entity, host=reading.host, index=index)
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from detector.analysis.aggregate import COUNTERS_OF, Part, fault_of
+from detector.analysis.aggregate import COUNTERS_OF, Part, fault_of, gpu_of, place_of
 from detector.analysis.maxclock import MaxClocks, Observed
 from detector.analysis.ofu import MAX_RATIO
 from detector.analysis.quality import ENGINES, HELD_MS, MEAN_MS, Judged, Memory, judge
@@ -246,19 +246,13 @@ def bring_together(
     slots_ms = np.arange(first, -(-end_ms // slot_ms), dtype=np.int64) * slot_ms
     observed = observed_clocks(pasts)
     sums: dict[str, _Sums] = {}
-    for past in sorted(pasts, key=lambda past: _place(past.who)):
+    for past in sorted(pasts, key=lambda past: (past.who.host, place_of(past.who))):
         if not any(job in jobs for owners in past.jobs for job in owners):
             continue
         judged = verdicts(past, max_clocks, observed)
         _sum_up(sums, past, judged, slots_ms, slot_ms=slot_ms, jobs=jobs)
     for job, found in sums.items():
         yield from _parts(job, found, slots_ms)
-
-
-def _place(who: Reading) -> tuple[str, int, str, str]:
-    """Order of a job's GPUs: by host, then by number where they have one."""
-    number = int(who.index) if who.index.isdecimal() else 1 << 30
-    return who.host, number, who.uuid, who.instance
 
 
 def _sum_up(
@@ -294,10 +288,9 @@ def _sum_up(
         found.fresh_ms = np.maximum(found.fresh_ms, np.where(usable, fresh_ms, -1))
         found.seen_ms = np.maximum(found.seen_ms, np.where(own, own_ms, -1))
         _count_faults(found, np.where(own & there, judged.faults[at], ""))
-        number = int(past.who.index) if past.who.index.isdecimal() else None
-        gpu = Gpu(uuid=past.who.entity, host=past.who.host, index=number)
         alone = past.who.mig_scaling_uncertain  # not to be held to the others
-        found.columns[past.who.entity] = gpu, np.full_like(mine, np.nan) if alone else mine
+        column = np.full_like(mine, np.nan) if alone else mine
+        found.columns[past.who.entity] = gpu_of(past.who), column
         _sum_fields(found, past, at, usable)
 
 
