@@ -16,7 +16,7 @@ from detector.analysis.quality import Judged, Quality
 from detector.metric import counter_named
 from detector.reading import CLOCK_OFF_MS, Reading, Scrape
 from detector.telemetry import remedies
-from detector.telemetry.remedies import FAILING, NEEDED, ROWS, UNANSWERED, WISHED, Kind
+from detector.telemetry.remedies import NEEDED, ROWS, UNANSWERED, WISHED, Kind
 
 Level = Literal["ok", "note", "trouble"]
 
@@ -25,6 +25,9 @@ _WHOLE: Mapping[str, tuple[str, Level]] = {
     "gpu": ("gpu_unreadable", "trouble"),
     "mig": ("mig_without_instances", "note"),
 }
+
+# Why profiling fails, in words for programs; sources say with each what mends it.
+_FAILING = frozenset({"no_profiling", "contention", "paused"})
 
 _SHARED = "the same GPU again for another job"  # as exposition words it
 
@@ -288,18 +291,18 @@ def _failing(target: _Target) -> Iterator[Symptom]:
     word = target.scrape.failing
     if not word:
         return
-    kind = word if word in FAILING else "failing"
+    kind = word if word in _FAILING else "failing"
     whose: defaultdict[str, list[str]] = defaultdict(list)
     for one in target.scrape.refusals:
         whose[one.reason] += [one.gpu] if one.gpu else []
-    for why, gpus in whose.items() or ((word if kind == "failing" else "", []),):
+    for why, gpus in whose.items() or ((word, []),):
         reason, remedy = divided(why)
         yield Symptom(
             kind=kind,
             level="trouble",
             place=target.place,
-            reason=f"{kind.replace('_', ' ')}: {reason}".removesuffix(": ") + _named(gpus),
-            remedy=remedy or FAILING.get(word, "see the log of the host engine"),
+            reason=f"{kind.replace('_', ' ')}: {reason}{_named(gpus)}",
+            remedy=remedy or "see the log of the host engine",
         )
 
 

@@ -158,12 +158,6 @@ _BAD: Mapping[Quality, str] = {
     "handover": "nothing to mend: the next reading counts for the new job",
 }
 
-FAILING: Mapping[str, str] = {
-    "no_profiling": _MODULE,
-    "contention": _BAD["contention"],
-    "paused": "dcgmi profile --resume",
-}
-
 # How errors of targets begin, and what to do on or about the host.
 UNANSWERED: Mapping[str, str] = {
     "connection refused": "start it there: systemctl start dcgm-exporter (in Kubernetes: "
