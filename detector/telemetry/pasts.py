@@ -13,16 +13,13 @@ from detector.reading import Reading
 from detector.series import FloatArray, IntArray
 from detector.telemetry.layout import entity_of
 from detector.telemetry.line import Labels
-from detector.telemetry.prometheus import Track
+from detector.telemetry.prometheus import TOGETHER_MS, Track
 from detector.telemetry.samples import OF_GPU
 from detector.telemetry.whose import Whose
 
 # Where two targets tell of one GPU, the second one's sample fills a gap of the first if it is
 # away from all of that one's by this share of the interval: replicas lie within half of it.
 _GAP = 0.75
-
-# A counter that only another target has is taken if it is no older than this.
-_TOGETHER_MS = 60_000
 
 
 def pasts_of(seen: Iterable[Track], known: Mapping[str, Reading], whose: Whose) -> list[Past]:
@@ -144,7 +141,7 @@ def _fullness(past: Past) -> int:
 
 def _joined(one: Past, other: Past, *, gap_ms: float) -> Past:
     at = np.searchsorted(other.times_ms, one.times_ms, side="right") - 1
-    near = (at >= 0) & (one.times_ms - other.times_ms[at] <= _TOGETHER_MS)
+    near = (at >= 0) & (one.times_ms - other.times_ms[at] <= TOGETHER_MS)
     values = dict(one.values)
     for name, column in other.values.items():
         if name not in values:

@@ -35,7 +35,7 @@ LIVE = (
 )  # fmt: skip
 
 # Samples of one GPU from several exporters belong together within this.
-_TOGETHER_MS = 60_000
+TOGETHER_MS = 60_000
 
 # Series more than that are remembered, where there are few. Chosen: a megabyte of labels.
 _FEW = 1_000
@@ -190,7 +190,7 @@ def readings(found: Sequence[Track]) -> tuple[tuple[Reading, ...], tuple[Dropped
 
 def _completed(reading: Reading, gpu: Reading | None) -> Reading:
     """Give a MIG instance what only its whole GPU's series say, such as the clock."""
-    if not reading.instance or gpu is None or reading.time_ms - gpu.time_ms > _TOGETHER_MS:
+    if not reading.instance or gpu is None or reading.time_ms - gpu.time_ms > TOGETHER_MS:
         return reading
     return msgspec.structs.replace(reading, values={**of_gpu(gpu.values), **reading.values})
 
@@ -217,7 +217,7 @@ def _reading(looks: list[_Look]) -> Reading:
     newest = looks[0]
     values: dict[str, float] = {}
     for look in looks:
-        if newest.time_ms - look.time_ms <= _TOGETHER_MS:
+        if newest.time_ms - look.time_ms <= TOGETHER_MS:
             values = {**look.values, **values}
     return entity_of(newest.sets).reading(
         values, time_ms=newest.time_ms, own_clock=True, host=host_of(newest.sets[0])
