@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detector.telemetry.source import SourceError
+from detector.telemetry.source import SourceError, one_line
 
 # Where NVIDIA's packages put them: datacenter-gpu-manager-4-core, datacenter-gpu-manager.
 PLACES = (
@@ -113,9 +113,8 @@ def _imported(folder: str) -> Bindings:
     try:
         return Bindings(*map(importlib.import_module, _MODULES))
     except Exception as error:  # of another Python, half installed, or cut short
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        where = folder or "on PYTHONPATH"
-        msg = f"the DCGM bindings {where} are broken ({said}); install {_PACKAGES} again"
+        broken = f"the DCGM bindings {folder or 'on PYTHONPATH'} are broken"
+        msg = f"{broken} ({one_line(error)}); install {_PACKAGES} again"
         raise SourceError(msg) from None
 
 

@@ -10,7 +10,7 @@ import socket
 import msgspec
 
 from detector.series import Duration, below, refuse
-from detector.telemetry.source import SourceError
+from detector.telemetry.source import SourceError, one_line
 from detector.telemetry.worker import NodeSource, Reader, serve
 
 # What of GPM is used, and older bindings lack.
@@ -74,9 +74,11 @@ def _reader(line: bytes) -> Reader:
         msg = "the Python module pynvml is not there; pip install 'ofuwatch[nvml]'"
         raise SourceError(msg) from None
     except Exception as error:  # half installed, or of another Python
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        msg = f"the Python module pynvml is broken ({said}); pip install --force-reinstall "
-        raise SourceError(f"{msg}nvidia-ml-py") from None
+        msg = (
+            f"the Python module pynvml is broken ({one_line(error)}); "
+            "pip install --force-reinstall nvidia-ml-py"
+        )
+        raise SourceError(msg) from None
     if not all(hasattr(nvml, name) for name in _CALLS):
         msg = (
             f"{nvml.__file__} is too old, and needs to be of nvidia-ml-py 12.560 or later; "

@@ -14,6 +14,11 @@ class TooMuch(SourceError):
     """A source can't answer so much at once, or not in time: it may be asked for less."""
 
 
+def one_line(error: Exception) -> str:
+    """Return what an exception is and says, for the message of an error that holds it."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 class Source(Protocol):
     """Asks its targets for readings.
 

@@ -25,7 +25,7 @@ import msgspec
 
 import detector
 from detector.reading import Scrape
-from detector.telemetry.source import SourceError
+from detector.telemetry.source import SourceError, one_line
 
 # How long the child may take to go when its input ends: it gives watches back to the engine.
 _GOODBYE_S = 2.0
@@ -248,9 +248,8 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, SourceError):
         return str(error)
     where = traceback.extract_tb(error.__traceback__)[-1]
-    said = " ".join(f"{type(error).__name__}: {error}".split())
     return (
-        f"a mistake of ofuwatch's, or a library that it does not know ({said}, in "
+        f"a mistake of ofuwatch's, or a library that it does not know ({one_line(error)}, in "
         f"{Path(where.filename).name}, line {where.lineno}); report this line"
     )
 
