@@ -90,7 +90,8 @@ class Engine:
         self._profiled: set[tuple[int, int]] = set()  # of which the tensor counter is watched
         self._listed_ms = self._watched_ms = 0
         self._failing = ""
-        self._lacking: list[Dropped] = []  # why profiling fails, and GPUs that are lost
+        # Why profiling fails, and GPUs that are lost; none twice.
+        self._lacking: dict[Dropped, None] = {}
         path = address.removeprefix("unix://")
         where = {"unixSocketPath": path} if path != address else {"ipAddress": address}
         with self._in_words():
@@ -143,7 +144,7 @@ class Engine:
             for each in PROFILING:  # where they are not sampled again, old ones would stand
                 track.fields.pop(each, None)
         self._watched_ms = now_ms
-        self._failing, self._lacking, self._profiled = "", [], set()
+        self._failing, self._lacking, self._profiled = "", {}, set()
         for which, why in lost.items():
             self._lose(which, why)
         self._watch()
@@ -207,14 +208,10 @@ class Engine:
 
     def _lack(self, word: str, why: str) -> None:
         self._failing = self._failing or word
-        told = Dropped(metric="tensor_active", raw="", reason=why)
-        if told not in self._lacking:
-            self._lacking.append(told)
+        self._lacking[Dropped(metric="tensor_active", raw="", reason=why)] = None
 
     def _lose(self, which: str, why: str) -> None:
-        told = Dropped(gpu=which, metric="gpu", raw="", reason=why)
-        if told not in self._lacking:
-            self._lacking.append(told)
+        self._lacking[Dropped(gpu=which, metric="gpu", raw="", reason=why)] = None
 
     def _add_profiling(self, members: Sequence[Entity], fields: Sequence[int]) -> None:
         if not members:
