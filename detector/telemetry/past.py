@@ -7,7 +7,6 @@ meanwhile. What is there already is not fetched again: after a restart only the 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import product
 from threading import Event, Thread
 from typing import Protocol
@@ -76,14 +75,33 @@ class Histories(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
-class _Fetching:
-    """The jobs whose past is being fetched."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """The jobs whose past is wanted.
 
-    jobs: frozenset[str]
+    Attributes
+    ----------
+    gpus
+        Job -> entity -> the reading that it was first seen with.
+    until_ms
+        Where their live parts begin.
+    stop
+        Set when it is wanted no more.
+    """
+
+    gpus: Mapping[str, Mapping[str, Reading]]
+    whose: Whose
+    until_ms: int
+    stop: Event = field(default_factory=Event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fetching:
+    """A past that is being fetched."""
+
+    wanted: _Wanted
     began_ms: int
     thread: Thread
-    stop: Event = field(default_factory=Event)
 
 
 class FirstSight:
@@ -129,7 +147,7 @@ class FirstSight:
         self._end(now_ms)
         if self._fetching is None and self._waiting:
             self._begin(found, min(part.time_ms for part in (*self._held, *found.parts)))
-        closed = self._waiting.keys() | (self._fetching.jobs if self._fetching else set())
+        closed = {*self._waiting, *(self._fetching.wanted.gpus if self._fetching else ())}
         parts = (*self._held, *found.parts)
         self._held = [part for part in parts if part.job in closed]
         return tuple(part for part in parts if part.job not in closed)
@@ -147,7 +165,7 @@ class FirstSight:
     def close(self) -> None:
         """End what is being fetched after its present write."""
         if self._fetching is not None:
-            self._fetching.stop.set()
+            self._fetching.wanted.stop.set()
 
     def _note(self, found: Round) -> None:
         """Remember who is new, with the GPUs that it has."""
@@ -161,17 +179,11 @@ class FirstSight:
         self._known = {job: seen for job, seen in self._known.items() if seen >= oldest}
 
     def _begin(self, found: Round, until_ms: int) -> None:
-        readings, self._waiting = self._waiting, {}
-        stop = Event()
-        thread = Thread(
-            target=self._fetch,
-            args=(readings, self._describe(sorted(readings)), found.whose, until_ms, stop),
-            name="past",
-            daemon=True,
-        )
-        self._fetching = _Fetching(
-            jobs=frozenset(readings), began_ms=found.time_ms, thread=thread, stop=stop
-        )
+        wanted = _Wanted(gpus=self._waiting, whose=found.whose, until_ms=until_ms)
+        self._waiting = {}
+        described = self._describe(sorted(wanted.gpus))
+        thread = Thread(target=self._fetch, args=(wanted, described), name="past", daemon=True)
+        self._fetching = _Fetching(wanted=wanted, began_ms=found.time_ms, thread=thread)
         thread.start()
 
     def _end(self, now_ms: int) -> None:
@@ -181,100 +193,71 @@ class FirstSight:
             return
         late = now_ms - fetching.began_ms > _LONGEST_MS
         if late and fetching.thread.is_alive():
-            fetching.stop.set()
+            fetching.wanted.stop.set()
             self._troubles.append(
-                f"the past of {len(fetching.jobs)} jobs took longer than "
+                f"the past of {len(fetching.wanted.gpus)} jobs took longer than "
                 f"{_LONGEST_MS / 1000:.0f} s: they begin with what is written of it by now"
             )
         if late or not fetching.thread.is_alive():
             self._fetching = None
 
-    def _fetch(
-        self,
-        readings: Mapping[str, Mapping[str, Reading]],
-        described: Sequence[Job],
-        whose: Whose,
-        until_ms: int,
-        stop: Event,
-    ) -> None:
+    def _fetch(self, wanted: _Wanted, described: Sequence[Job]) -> None:
         told: list[str] = []
         try:
             self._histories.introduce(described)
             for wait_s in (0.0, *self._retries_s):
-                if stop.wait(wait_s):
+                if wanted.stop.wait(wait_s):
                     break
                 told = []
-                if self._fetch_once(readings, whose, until_ms, stop=stop, told=told):
+                if self._fetch_once(wanted, told):
                     break
         except OSError as error:
             told.append(f"the past of new jobs cannot be written: {error}")
         self._troubles += told
 
-    def _fetch_once(
-        self,
-        readings: Mapping[str, Mapping[str, Reading]],
-        whose: Whose,
-        until_ms: int,
-        *,
-        stop: Event,
-        told: list[str],
-    ) -> bool:
+    def _fetch_once(self, wanted: _Wanted, told: list[str]) -> bool:
         """Write what is missing; return whether another try could bring no more."""
-        spans = self._missing(readings, until_ms)
+        spans = self._missing(wanted)
         todo = set(spans)
         new = {job for job in todo if spans[job].start_ms == _EVER}
         # Gaps first: they are short, and need not be asked for as far back as new jobs.
         groups = todo - new, new
         for past, some in product(self._pasts, groups):
-            todo -= self._fetch_from(
-                partial(past, whose=whose),
-                readings,
-                spans=spans,
-                todo=some & todo,
-                until_ms=until_ms,
-                stop=stop,
-                told=told,
-            )
-        return not told or not self._missing(readings, until_ms)
+            missing = {job: spans[job] for job in some & todo}
+            todo -= self._fetch_from(past, wanted, missing, told)
+        return not told or not self._missing(wanted)
 
-    def _missing(
-        self, readings: Mapping[str, Mapping[str, Reading]], until_ms: int
-    ) -> dict[str, Interval]:
+    def _missing(self, wanted: _Wanted) -> dict[str, Interval]:
         """Return what of the past of each job is not in its history; of none where all is."""
-        newest = self._histories.newest(sorted(readings))
+        newest = self._histories.newest(sorted(wanted.gpus))
         spans = {
             job: Interval(
                 start_ms=newest[job] + 1 if job in newest else _EVER,
-                end_ms=_until(own, until_ms),
+                end_ms=_until(own, wanted.until_ms),
             )
-            for job, own in readings.items()
+            for job, own in wanted.gpus.items()
         }
-        open_ms = until_ms - 2 * self._interval_ms
+        open_ms = wanted.until_ms - 2 * self._interval_ms
         return {job: span for job, span in spans.items() if span.start_ms < open_ms}
 
     def _fetch_from(
-        self,
-        past: "partial[Iterator[Part]]",
-        readings: Mapping[str, Mapping[str, Reading]],
-        *,
-        spans: Mapping[str, Interval],
-        todo: set[str],
-        until_ms: int,
-        stop: Event,
-        told: list[str],
+        self, past: Past, wanted: _Wanted, missing: Mapping[str, Interval], told: list[str]
     ) -> set[str]:
         """Write what one server has; return of which jobs it had anything."""
         found: set[str] = set()
-        if not todo or stop.is_set():
+        if not missing or wanted.stop.is_set():
             return found
-        gpus = {entity: one for job in todo for entity, one in readings[job].items()}
-        oldest = max(until_ms - self._first_look_ms, min(spans[job].start_ms for job in todo))
+        gpus = {entity: one for job in missing for entity, one in wanted.gpus[job].items()}
+        first_ms = wanted.until_ms - self._first_look_ms
+        start_ms = max(first_ms, min(span.start_ms for span in missing.values()))
         batch: list[Part] = []
         try:
-            for part in past(list(gpus.values()), start_ms=oldest, end_ms=until_ms):
-                if stop.is_set():
+            for part in past(
+                list(gpus.values()), wanted.whose, start_ms=start_ms, end_ms=wanted.until_ms
+            ):
+                if wanted.stop.is_set():
                     return found
-                if part.job in todo and spans[part.job].covers(part.time_ms):
+                if part.job in missing and missing[part.job].covers(part.time_ms):
                     found.add(part.job)
                     batch.append(part)
                 if len(batch) >= _A_WRITE:
@@ -282,7 +265,7 @@ class FirstSight:
                     batch = []
         except SourceError as error:
             told.append(f"the past of new jobs cannot be read: {error}")
-        if not stop.is_set():
+        if not wanted.stop.is_set():
             self._histories.fill(batch)
         return found
 
