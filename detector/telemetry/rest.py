@@ -103,13 +103,10 @@ def secret(*, file: str, env: str, environ: Mapping[str, str], what: str) -> str
     SchedulerError
         When it is not there or empty.
     """
-    if not (file or env):
+    key, place = ("token_file", file) if file else ("token_env", env)
+    if not place:
         return ""
-    text, why = (
-        pointed_to("token_file", file, environ)
-        if file
-        else pointed_to("token_env", env, environ)
-    )
+    text, why = pointed_to(key, place, environ)
     if why:
         msg = f"{what} {why}" if file else why
         raise SchedulerError(msg)
