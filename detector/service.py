@@ -1,10 +1,10 @@
 """The service: what config.toml describes, built and kept running.
 
-Four things go on side by side: the tick reads and judges, a dispatcher delivers to each
-receiver, the lease is renewed, and the main thread minds the embedded server. They share
-nothing but Redis. When Redis is away each of them says so once and tries again; the fleet's
-state in memory stays as it was. Each is a public step of :class:`Service`, so that tests take
-them one by one.
+Side by side, sources are asked, the tick reads and judges, a dispatcher delivers to each
+receiver, HTTP is answered, the lease is renewed, and the main thread minds the embedded
+server. They share nothing but Redis. When Redis is away each of them says so once and tries
+again; the fleet's state in memory stays as it was. Each is a public step of :class:`Service`,
+so that tests take them one by one.
 """
 
 import os
